@@ -233,7 +233,9 @@ def _read_schema(field: str, schema: Schema | str) -> Schema:
 class ChatBody(Body):
     """The body of a chat completion."""
 
-    refused = (*REFUSED, "audio", "echo", "modalities", "web_search_options")
+    refused = (
+        *REFUSED, "audio", "echo", "function_call", "functions", "modalities", "web_search_options",
+    )  # fmt: skip
     harmless = (
         *HARMLESS, "add_special_tokens", "metadata",
         "prompt_cache_key", "prompt_cache_retention", "service_tier", "store", "verbosity",
@@ -248,8 +250,8 @@ class ChatBody(Body):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
-    functions: list[dict[str, Any]] | None = None
-    function_call: str | dict[str, Any] | None = None
+    functions: Any = None
+    function_call: Any = None
     modalities: list[str] | None = None
     audio: Any = None
     web_search_options: Any = None
@@ -265,11 +267,6 @@ class ChatBody(Body):
     def __post_init__(self) -> None:
         if self.max_completion_tokens is not None:
             self.max_tokens = self.max_completion_tokens
-        if self.functions and not self.tools:
-            self.tools = [{"type": "function", "function": each} for each in self.functions]
-            self.tool_choice, self.parallel_tool_calls = self.function_call, False
-        else:
-            self.functions = None
 
     def records(self, name: str) -> list[Record]:
         """The chat as one record. Raises InputError."""
@@ -391,7 +388,7 @@ def records_of(body: Body, name: str) -> list[Record]:
 
 # -- messages in -----------------------------------------------------------------------------------
 
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -401,11 +398,9 @@ def known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         role = message.get("role")
         if isinstance(role, str) and role not in _ROLES:
             raise InputError(f"a message has the role {role[:40]!r}", f"use {', '.join(_ROLES)}")
-        call, made = message.get("function_call"), _with_refusal(message)
-        if call and not message.get("tool_calls"):  # the older form, from before there were tools
-            rest = {key: value for key, value in made.items() if key != "function_call"}
-            made = {**rest, "tool_calls": [{"type": "function", "function": call}]}
-        found.append(with_function_calls(made))
+        if message.get("function_call"):
+            raise InputError("function_call is not supported", "use tool_calls")
+        found.append(with_function_calls(_with_refusal(message)))
     return found
 
 

@@ -108,6 +108,8 @@ UNDONE = _ANYWHERE | {
     "top_logprobs": Undone(hint="use /v1/chat/completions"),
     # OpenAI's
     "audio": Undone(hint="answers are text alone"),
+    "functions": Undone(hint="use tools"),
+    "function_call": Undone(hint="use tool_choice"),
     "modalities": Undone("has more than text", "answers are text alone", lambda v: set(v) != {"text"} and bool(v)),
     "web_search_options": Undone("asks for a search, and none is made here", asks=lambda _: True),
     "background": _STORED,
@@ -275,7 +277,6 @@ class Message(_Shape):
     tool_name: str | None = None
     tool_calls: list[Call] | None = None
     tool_call_id: str | None = None
-    function_call: Function | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -392,9 +393,7 @@ class Inside(_Shape):
     thinking: Reasoning | None = None
     reasoning: Reasoning | None = None
     tools: list[Tool] | None = None
-    functions: list[Tool] | None = None
     tool_choice: str | ToolChoice | None = None
-    function_call: str | Function | None = None
     messages: list[Message] | None = None
     system: str | list[Part] | None = None
     input: str | list[Item | str] | None = None

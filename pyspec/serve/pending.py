@@ -56,11 +56,6 @@ class PendingRequest:
         """Whether it is a chat, not a text completion."""
         return bool(self.body.form == CHAT)
 
-    @property
-    def older(self) -> bool:
-        """Whether it has `functions`, the field that `tools` replaced."""
-        return getattr(self.body, "functions", None) is not None
-
     def frame(self, choices: list[dict[str, Any]], *, chunk: bool = False) -> dict[str, Any]:
         """The body of a response with these choices, or of a chunk of it."""
         model = self.serving.model
@@ -162,7 +157,7 @@ class Choice:
             shown["logprobs"] = self._logprobs.write(self._likely)
         if self._details:
             self.block["tokens"] = self._details
-        return _as_function_call(shown) if pending.older else shown
+        return shown
 
     def taken(self) -> list[AnswerPart]:
         """Take the parts that arrived since the last call."""
@@ -202,20 +197,8 @@ class Choice:
         choice |= {"delta": delta} if pending.is_chat else {"text": delta.get("content", "")}
         if likely:
             choice["logprobs"] = self._logprobs.write(likely)
-        choice = _as_function_call(choice) if pending.older else choice
         body = pending.frame([choice], chunk=True)
         return {**body, "tokens": details} if details else body
-
-
-def _as_function_call(choice: dict[str, Any]) -> dict[str, Any]:
-    """A choice whose tool calls become one `function_call`, for clients that sent `functions`."""
-    key = "delta" if "delta" in choice else "message"
-    message, reason = dict(choice.get(key) or {}), choice.get("finish_reason")
-    calls = message.pop("tool_calls", None)
-    if calls and calls[0].get("index", 0) == 0:
-        message["function_call"] = calls[0]["function"]
-    reason = "function_call" if reason == "tool_calls" else reason
-    return {**choice, key: message, "finish_reason": reason}
 
 
 BlockStep = tuple[Literal["begin", "more", "end"], "AnswerBlock", str]

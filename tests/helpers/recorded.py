@@ -126,15 +126,6 @@ AIDER = {
         "stream": False,
         "max_tokens": 12,
     },
-    "functions": {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "It should add."}],
-        "functions": [READ],
-        "function_call": {"name": "read_file"},
-        "temperature": 0,
-        "stream": True,
-        "max_tokens": 40,
-    },
 }
 
 EPHEMERAL = {"cache_control": {"type": "ephemeral"}}

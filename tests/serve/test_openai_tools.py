@@ -127,30 +127,6 @@ def test_tools_beside_a_response_format(client):
     assert forced.finish_reason == "tool_calls"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_functions(client, stream):
-    """What there was before tools, sent and told in its own form."""
-    name = TOOL["function"]["name"]
-    options = {"functions": [TOOL["function"]], "function_call": {"name": name}, "max_tokens": 300}
-    answer = chat(client, **options, stream=stream)
-    if stream:
-        chunks = [chunk.choices[0] for chunk in answer if chunk.choices]
-        calls = [chunk.delta.function_call for chunk in chunks if chunk.delta.function_call]
-        assert [call.name for call in calls if call.name] == [name]
-        json.loads("".join(call.arguments or "" for call in calls))
-        assert chunks[-1].finish_reason == "function_call"
-        return
-    (choice,) = answer.choices
-    assert (choice.finish_reason, choice.message.function_call.name) == ("function_call", name)
-    said = choice.message.model_dump(exclude_none=True)
-    result = {"role": "function", "name": name, "content": "5"}
-    turns = [{"role": "user", "content": "a"}, said, result]
-    more = client.chat.completions.create(
-        model="tiny", messages=turns, functions=[TOOL["function"]], max_tokens=4
-    )
-    assert more.usage.completion_tokens <= 4
-
-
 def test_allowed_tools(client):
     """A part of the tools, which the others are not called of; a name that is none is 400."""
     other = {"type": "function", "function": {**TOOL["function"], "name": "other"}}

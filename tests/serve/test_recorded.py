@@ -13,7 +13,7 @@ DOORS = {
     "/v1/chat/completions": ("chat.completion", "chat.completion.chunk"),
     "/v1/completions": ("text_completion", "text_completion"),
 }
-ENDS = {"stop", "length", "tool_calls", "function_call"}
+ENDS = {"stop", "length", "tool_calls"}
 
 
 @pytest.fixture(scope="module")

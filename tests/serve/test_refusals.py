@@ -124,7 +124,6 @@ SAID = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
     [
         ("/v1/chat/completions", {"tools": [CHAT_FUNCTION, CHAT_FUNCTION]}),
         ("/v1/chat/completions", {"tools": [CHAT_FUNCTION, {"type": "custom", "custom": CUSTOM}]}),
-        ("/v1/chat/completions", {"functions": [FUNCTION, FUNCTION]}),
         ("/v1/messages", {"tools": [{"name": "f", "input_schema": OBJECT}] * 2}),
         ("/v1/messages", {"tools": [{"name": "f", "input_schema": OBJECT, "defer_loading": True}] * 2}),
         ("/v1/responses", {"input": "hello", "tools": [FUNCTION, FUNCTION]}),

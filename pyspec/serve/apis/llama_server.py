@@ -67,7 +67,6 @@ class InfillBody(Body):
     n_probs: int | None = None
     return_tokens: bool | None = None
     logit_bias: dict[int, float | bool] | list[tuple[int, float | bool]] | None = None  # type: ignore[assignment]
-    functions: Any = None
 
     form = COMPLETION
     most_answers = 1
