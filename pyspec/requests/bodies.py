@@ -42,7 +42,7 @@ PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 class Body(UndoneFields, kw_only=True):
     """Fields of all kinds of request. Names and meanings are OpenAI's; top_k, min_p and grammar are llama.cpp's.
 
-    json_schema is llama-server's; guided_*, structured_outputs and repetition_penalty are vLLM's; enable_thinking is
+    json_schema is llama-server's; structured_outputs and repetition_penalty are vLLM's; enable_thinking is
     Qwen's, think Ollama's, thinking Anthropic's and reasoning OpenRouter's.
     """
 
@@ -59,10 +59,6 @@ class Body(UndoneFields, kw_only=True):
     stream_options: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
     json_schema: Schema | str | None = None
-    guided_json: Schema | str | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
     structured_outputs: dict[str, Any] | None = None
     repetition_penalty: float | None = None
     user: str | None = None
@@ -183,32 +179,27 @@ class Body(UndoneFields, kw_only=True):
         yield "response_format", self.response_format
         members = (self.structured_outputs or {}).items()
         outputs = {key: value for key, value in members if value not in (None, False)}
-        if unknown := outputs.keys() - {"json", "json_object", *_GUIDED}:
+        if unknown := outputs.keys() - {"json", "json_object", *_NO_JSON}:
             raise InputError(
                 f"structured_outputs has {min(unknown)[:40]!r}",
-                f"use json, json_object, {', '.join(_GUIDED)}",
+                f"use json, json_object, {', '.join(_NO_JSON)}",
             )
-        schemas = {"json_schema": self.json_schema, "guided_json": self.guided_json}
-        for field, schema in {**schemas, _OUTPUTS: outputs.get("json")}.items():
+        for field, schema in ("json_schema", self.json_schema), (_OUTPUTS, outputs.get("json")):
             if schema is not None:
                 yield field, {"type": "json_schema", "schema": _read_schema(field, schema)}
-        for kind in _GUIDED:
-            guided = f"guided_{kind}"
-            for field, value in (guided, getattr(self, guided)), (_OUTPUTS, outputs.get(kind)):
-                if value is not None:
-                    yield field, {"type": kind, kind: value}
+        for kind in _NO_JSON:
+            if kind in outputs:
+                yield _OUTPUTS, {"type": kind, kind: outputs[kind]}
         if "json_object" in outputs:
             yield _OUTPUTS, {"type": "json_object"}
 
 
 _OUTPUTS = "structured_outputs"
-_GUIDED = ("regex", "choice", "grammar")
+_NO_JSON = ("regex", "choice", "grammar")
 """vLLM's names for formats other than JSON."""
 
 _SHAPING = (
-    "grammar", "response_format", "json_schema", "guided_json", "guided_regex", "guided_choice",
-    "guided_grammar", "structured_outputs", "tools", "text",
-    "output_config", "output_format",
+    "grammar", "response_format", "json_schema", "structured_outputs", "tools", "text", "output_config", "output_format",
 )  # fmt: skip
 """Fields of any kind of request that determine the grammar."""
 

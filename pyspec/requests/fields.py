@@ -74,6 +74,9 @@ _ANYWHERE = {
     "return_progress": Undone(),
     "t_max_predict_ms": Undone(hint="use max_tokens, or close the connection", asks=_positive),
     "thinking_forced_open": Undone(hint="use chat_template_kwargs"),
+    **dict.fromkeys(
+        ("guided_choice", "guided_grammar", "guided_json", "guided_regex"), Undone(hint="use structured_outputs")
+    ),
     "guided_whitespace_pattern": Undone(),
     "include_reasoning": Undone("is always done", "ask for none by enable_thinking", _unless(True)),
     "include_stop_str_in_output": Undone(),

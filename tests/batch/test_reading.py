@@ -180,7 +180,7 @@ def test_lines_ask_as_requests_do():
     assert ours.error is None
     theirs.form = ""
     assert ours.sha256 == theirs.sha256
-    (prompt,) = jsonl(json.dumps({"prompt": "a", "guided_choice": ["b", "c"]}))
+    (prompt,) = jsonl(json.dumps({"prompt": "a", "structured_outputs": {"choice": ["b", "c"]}}))
     assert prompt.language is not None
 
 

@@ -57,7 +57,7 @@ FIELDS = words(
     "top_k top_p min_p repeat_penalty presence_penalty frequency_penalty logit_bias logprobs top_logprobs tools tool_choice "
     "parallel_tool_calls functions function_call sampling dry_multiplier dry_base dry_allowed_length dry_penalty_last_n "
     "dry_sequence_breakers xtc_probability xtc_threshold dynatemp_range dynatemp_exponent "
-    "json_schema guided_json structured_outputs repetition_penalty min_tokens modalities"
+    "json_schema structured_outputs repetition_penalty min_tokens modalities"
 )
 functions = st.fixed_dictionaries({"name": st.just("f")}, optional={"parameters": values})
 tools = st.lists(st.fixed_dictionaries({"function": functions | values}) | values, max_size=3)

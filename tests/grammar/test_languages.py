@@ -138,7 +138,7 @@ def test_a_token_may_be_named(worded: Any) -> None:
 
 
 def test_lark_is_known_by_its_first_rule(worded: Any) -> None:
-    """VLLM's `guided_grammar` takes either."""
+    """As vLLM's `structured_outputs` takes either."""
     for text in ("start: A\nA: /a+/", 'root ::= "a"+'):
         assert follows(worded, of_grammar(text), worded.tokenize(b"aa", add_bos=False)[-1:] * 2)
 

@@ -34,23 +34,19 @@ SHAPE = {
     [
         {"json_schema": SHAPE},
         {"json_schema": SHAPE, "response_format": {"type": "text"}},
-        {"guided_json": SHAPE},
-        {"guided_json": json.dumps(SHAPE)},
+        {"json_schema": json.dumps(SHAPE)},
         {"structured_outputs": {"json": SHAPE, "regex": None}},
     ],
 )
 def test_a_schema_by_other_servers_names(serve, asked):
-    """llama-server's, vLLM's and its older one."""
+    """llama-server's and vLLM's."""
     assert set(json.loads(said(serve(), max_tokens=100, **asked))) == {"n"}
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        {"guided_regex": "[ab]{3}"},
-        {"guided_choice": ["abb", "bab"]},
-        {"guided_grammar": 'root ::= [ab] "b"? [ab]'},
-        {"guided_grammar": "start: /[ab]{3}/"},
+        {"structured_outputs": {"grammar": "start: /[ab]{3}/"}},
         {"structured_outputs": {"regex": "[ab]{3}", "json": None}},
         {"structured_outputs": {"choice": ["aab"]}},
         {"structured_outputs": {"grammar": 'root ::= "ab" [a-b]'}},
@@ -63,7 +59,7 @@ def test_answers_that_are_no_json(serve, asked):
     assert set(said(serve(), max_tokens=100, **asked)) <= {"a", "b"}
 
 
-@pytest.mark.parametrize("name", ["json_schema", "guided_json", "structured_outputs"])
+@pytest.mark.parametrize("name", ["json_schema", "structured_outputs"])
 def test_another_schema_is_another_shape(name):
     """By whichever name it is sent: a grammar that is new here is not made beside everybody's requests."""
     shapes = {decoded(ChatBody, body(**{name: {"json": {"enum": [n]}}})).shape for n in range(2)}
