@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from pyspec.text.parts import AnswerPart, encodable, object_of
+from pyspec.text.parts import AnswerPart, object_of
 
 _TEXT_ALONE = {
     "type": "object",
@@ -83,57 +82,16 @@ def _openai_call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": call["id"], "type": "custom", "custom": custom}
 
 
-_HEX = "[0-9a-fA-F]"
-_HIGH = rf"\\u[dD][89abAB]{_HEX}{{2}}"
-_LOW = rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
-_ALONE = rf"(?=[^\\]|\\[^u]|(?!{_LOW})\\u{_HEX}{{4}})"
-_UNITS = re.compile(rf'(?:[^"\\]+|\\[^u]|(?!{_HIGH})\\u{_HEX}{{4}}|{_HIGH}{_LOW}|{_HIGH}{_ALONE})*')
-"""The complete characters of a JSON string: one that is escaped as a surrogate pair needs both halves."""
-
-_OPENS = re.compile(r'\s*\{\s*"input"\s*:\s*"')
-
-
-class CallText:
-    """Decodes a custom tool's text from the call's arguments as they arrive."""
-
-    def __init__(self) -> None:
-        self._held, self._begun, self._ended = "", False, False
-
-    def push(self, arguments: str) -> str:
-        """Add to the arguments. Returns the text that is new."""
-        if self._ended:
-            return ""
-        self._held += arguments
-        if not self._begun:
-            opens = _OPENS.match(self._held)
-            if opens is None:
-                return ""
-            self._begun, self._held = True, self._held[opens.end() :]
-        return self._string()
-
-    def _string(self) -> str:
-        """Take the complete characters of the string."""
-        units = _UNITS.match(self._held)
-        come = units[0] if units else ""
-        self._held = self._held[len(come) :]
-        self._ended = self._held.startswith('"')
-        try:
-            return encodable(json.loads(f'"{come}"'))
-        except ValueError:  # not a valid call, as its end will show
-            self._ended = True
-            return ""
-
-    def finish(self) -> str:
-        """The text of a finished call if `push` has returned none of it."""
-        return "" if self._begun else text_of_call(self._held)
-
-
 class DeltaWriter:
-    """Converts an answer's parts into deltas in OpenAI's format. custom: names of the request's custom tools."""
+    """Converts an answer's parts into deltas in OpenAI's format. custom: names of the request's custom tools.
+
+    A call of a custom tool is sent whole, once its arguments are.
+    """
 
     def __init__(self, custom: Collection[str]) -> None:
         self._custom = custom
-        self._call: tuple[int, CallText] | None = None  # the open call of a custom tool
+        self._call: AnswerPart | None = None  # the open call of a custom tool
+        self._arguments = ""
 
     def write(self, parts: Iterable[AnswerPart], *, ended: bool) -> list[dict[str, Any]]:
         """The deltas of these parts. ended: whether they are the last."""
@@ -144,25 +102,21 @@ class DeltaWriter:
 
     def _part(self, part: AnswerPart) -> Iterator[dict[str, Any]]:
         if part.kind == "broken":
-            self._call = None  # its text has been sent already
+            if self._call is not None:
+                yield {"content": part.text}  # as in a whole answer
+            self._call = None
         elif part.kind == "arguments" and self._call is not None:
-            yield self._more(self._call[1].push(part.text))
+            self._arguments += part.text
         else:
             yield from self._end()
-            custom = part.kind == "call" and part.text in self._custom
-            yield self._begin(part) if custom else part.delta()
-
-    def _begin(self, part: AnswerPart) -> dict[str, Any]:
-        self._call = part.index, CallText()
-        call = {"id": part.id, "type": "custom", "custom": {"name": part.text, "input": ""}}
-        return {"tool_calls": [{"index": part.index, **call}]}
-
-    def _more(self, text: str) -> dict[str, Any]:
-        if not text or self._call is None:
-            return {}
-        return {"tool_calls": [{"index": self._call[0], "custom": {"input": text}}]}
+            if part.kind == "call" and part.text in self._custom:
+                self._call, self._arguments = part, ""
+            else:
+                yield part.delta()
 
     def _end(self) -> Iterator[dict[str, Any]]:
         if self._call is not None:
-            yield self._more(self._call[1].finish())
+            function = {"name": self._call.text, "arguments": self._arguments}
+            call = _openai_call({"id": self._call.id, "function": function})
+            yield {"tool_calls": [{"index": self._call.index, **call}]}
             self._call = None

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pyspec.engine.answer import Answer
 from pyspec.engine.options import AnswerOptions
 from pyspec.errors import InputError
 from pyspec.requests.bodies import read_body
-from pyspec.requests.custom import CallText, DeltaWriter, openai_calls, text_of_call
+from pyspec.requests.custom import DeltaWriter, openai_calls, text_of_call
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart
 
@@ -136,74 +134,36 @@ def test_the_result_of_a_record_has_calls_in_the_form_of_their_tools():
 # -- as they come ------------------------------------------------------------------------------------------------------
 
 
-@given(st.text(), st.lists(st.integers(1, 7)), st.booleans())
-def test_a_text_comes_as_it_is_whole(text, sizes, escaped):
-    """Wherever its arguments are cut, inside an escape, too."""
-    left = json.dumps({"input": text}, ensure_ascii=escaped)
-    reader, found = CallText(), []
-    for size in sizes:
-        found.append(reader.push(left[:size]))
-        left = left[size:]
-    assert "".join([*found, reader.push(left), reader.finish()]) == text
+CALL = AnswerPart("call", "patch", 1, "7")
+PATCHED = {"index": 1, "id": "7", "type": "custom", "custom": {"name": "patch", "input": "ab"}}
+ARGUMENTS = [
+    AnswerPart("arguments", '{"input": "a', 1),
+    AnswerPart("arguments", 'b"}', 1),
+]
+READS = AnswerPart("call", "read", 2, "8")
 
 
-@pytest.mark.parametrize("arguments", ['{"input": 5}', '{"other": "x"}', '{"a": 1, "input": "x"}'])
-def test_what_does_not_begin_as_a_text_comes_at_its_end(arguments):
-    reader = CallText()
-    assert "".join(map(reader.push, arguments)) == ""
-    assert reader.finish() == text_of_call(arguments)
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ([CALL, *ARGUMENTS], [PATCHED]),
+        ([CALL, *ARGUMENTS, READS], [PATCHED, READS.delta()["tool_calls"][0]]),
+        ([CALL, *ARGUMENTS, AnswerPart("call", "patch", 2, "8")], [
+            PATCHED, {"index": 2, "id": "8", "type": "custom", "custom": {"name": "patch", "input": ""}},
+        ]),
+    ],
+)  # fmt: skip
+def test_a_call_of_a_custom_tool_comes_whole_before_what_follows(parts, told):
+    deltas = DeltaWriter(["patch"]).write(parts, ended=True)
+    assert [call for delta in deltas for call in delta["tool_calls"]] == told
 
 
-def test_half_a_character_comes_as_it_is_whole():
-    """As a sign that stands for it; UTF-8 has none."""
-    arguments = '{"input": "a\\ud83d\\n\\ud83d\\ud83d\\ude00\\ude00b\\uD83D"}'
-    reader = CallText()
-    assert "".join(map(reader.push, arguments)) == text_of_call(arguments) == "a�\n�😀�b�"
+def test_a_call_waits_for_its_end():
+    writer = DeltaWriter(["patch"])
+    assert writer.write([CALL, *ARGUMENTS], ended=False) == []
+    assert writer.write([], ended=True) == [{"tool_calls": [PATCHED]}]
 
 
-def deltas(*parts, ended=True):
-    """Calls in the deltas of these parts, where `patch` is a custom tool."""
-    written = DeltaWriter(["patch"]).write([AnswerPart(*part) for part in parts], ended=ended)
-    return [call for delta in written for call in delta["tool_calls"]]
-
-
-def test_a_call_begins_with_its_name_and_goes_on_with_its_text():
-    """Its place stands in each delta, its id in the first alone."""
-    head, *rest = deltas(
-        ("call", "patch", 1, "7"), ("arguments", '{"input": "a', 1), ("arguments", 'b"}', 1)
-    )
-    assert head == {
-        "index": 1,
-        "id": "7",
-        "type": "custom",
-        "custom": {"name": "patch", "input": ""},
-    }
-    assert rest == [{"index": 1, "custom": {"input": "a"}}, {"index": 1, "custom": {"input": "b"}}]
-
-
-def test_a_call_of_a_function_comes_as_ever():
-    *_, begun, more = deltas(
-        ("call", "patch", 0, "7"),
-        ("arguments", '{"input": "a"}', 0),
-        ("call", "read", 1, "8"),
-        ("arguments", "{}", 1),
-    )
-    assert begun == AnswerPart("call", "read", 1, "8").delta()["tool_calls"][0]
-    assert more == {"index": 1, "function": {"arguments": "{}"}}
-
-
-def test_a_text_that_is_late_stands_before_the_next_call():
-    """It is told when the next part shows that the call has ended."""
-    calls = deltas(
-        ("call", "patch", 0, "7"), ("arguments", '{"input": 5}', 0), ("call", "patch", 1, "8")
-    )
-    assert [(call["index"], call["custom"]["input"]) for call in calls] == [
-        (0, ""),
-        (0, "5"),
-        (1, ""),
-    ]
-
-
-def test_nothing_more_is_told_of_a_call_that_was_cut():
-    calls = deltas(("call", "patch", 0, "7"), ("arguments", '{"in', 0), ("broken", '{"in', 0))
-    assert [call["custom"]["input"] for call in calls] == [""]
+def test_a_call_that_was_cut_is_content_as_in_a_whole_answer():
+    parts = [CALL, ARGUMENTS[0], AnswerPart("broken", '{"in')]
+    assert DeltaWriter(["patch"]).write(parts, ended=True) == [{"content": '{"in'}]

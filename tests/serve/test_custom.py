@@ -38,16 +38,14 @@ def test_a_call_of_a_custom_tool_is_of_its_own_type(client, script_all):
 
 
 def test_it_is_streamed_as_it_is_whole(client, script_all):
-    """Its name first, then its text in pieces; a function's call behind it comes as ever."""
+    """In one piece; a function's call behind it comes as ever."""
     says = f"{call('patch', input=TEXT)}\n{call('read', path='a')}"
     whole = ask(client, says).choices[0].message.tool_calls
     chunks = [c.choices[0] for c in ask(client, says, stream=True) if c.choices]
     pieces = [p.model_dump(exclude_unset=True) for c in chunks for p in c.delta.tool_calls or ()]
     custom = [piece for piece in pieces if piece["index"] == 0]
-    head = {"index": 0, "type": "custom", "custom": {"name": "patch", "input": ""}}
-    assert custom[0] == {**head, "id": custom[0]["id"]}
-    assert all(piece.keys() == {"index", "custom"} for piece in custom[1:])
-    assert "".join(piece["custom"]["input"] for piece in custom) == TEXT
+    made = {"type": "custom", "custom": {"name": "patch", "input": TEXT}}
+    assert custom == [{"index": 0, "id": custom[0]["id"], **made}]
     function = [piece["function"] for piece in pieces if piece["index"] == 1]
     assert "".join(each["arguments"] for each in function) == whole[1].function.arguments
     assert chunks[-1].finish_reason == "tool_calls"
