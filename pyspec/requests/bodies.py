@@ -25,7 +25,6 @@ from pyspec.requests.fields import (
     check_inside,
     refusal,
     refuse_undone,
-    unreadable,
 )
 from pyspec.requests.records import CHAT, COMPLETION, Record, RequestFields
 from pyspec.sampling.chain import MIN_TOP_P
@@ -360,7 +359,7 @@ def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
     except msgspec.ValidationError as error:
         raise refusal(error) from None
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise unreadable(data, str(error)) from None
+        raise InputError(f"the body is not JSON in UTF-8: {error}") from None
     return body
 
 
