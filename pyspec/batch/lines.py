@@ -107,8 +107,8 @@ def _only(body: Body, name: str) -> Record:
 
 @cache
 def _names() -> frozenset[str]:
-    """Return the names of the fields that a line may have: those of requests, and harmless ones."""
-    return frozenset({*LineBody.__struct_fields__, *ChatBody.harmless})
+    """Return the names of the fields that a line may have."""
+    return frozenset(LineBody.__struct_fields__)
 
 
 @cache

@@ -18,7 +18,6 @@ from pyspec.errors import InputError, OptionError
 from pyspec.grammar.languages import Language
 from pyspec.requests.custom import as_function_tool, with_function_calls
 from pyspec.requests.fields import (
-    HARMLESS,
     REFUSED,
     Schema,
     UndoneFields,
@@ -47,9 +46,6 @@ class Body(UndoneFields, kw_only=True):
 
     refused: ClassVar[tuple[str, ...]] = REFUSED
     """Fields of this kind of request that are refused."""
-
-    harmless: ClassVar[tuple[str, ...]] = ()
-    """Fields of the API that are ignored, since they do not change the answer."""
 
     model: str | None = None
     stop: str | list[str] | None = None
@@ -226,11 +222,6 @@ class ChatBody(Body):
     refused = (
         *REFUSED, "audio", "echo", "function_call", "functions", "modalities", "web_search_options",
     )  # fmt: skip
-    harmless = (
-        *HARMLESS, "add_special_tokens", "metadata",
-        "prompt_cache_key", "prompt_cache_retention", "service_tier", "store", "verbosity",
-        "stream_options.include_obfuscation",
-    )  # fmt: skip
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
@@ -289,10 +280,6 @@ class CompletionBody(Body, kw_only=True):
     """The body of a completion."""
 
     refused = (*(name for name in REFUSED if name != "suffix"), "add_special_tokens")
-    harmless = (
-        *HARMLESS,
-        "stream_options.include_obfuscation",
-    )
 
     prompt: str | list[str | int | list[int]]
     suffix: str | None = None

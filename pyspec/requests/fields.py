@@ -1,7 +1,6 @@
 """Fields of requests that are refused, since ignoring them would change the answer; and the types of members at any depth.
 
-A body's `refused` names those that it checks. Its `harmless` names fields of the APIs that may be ignored;
-`.docs/pages/fields.md` gives a reason for each of these.
+A body's `refused` names those that it checks. `.docs/pages/fields.md` says why others may be ignored.
 """
 
 from __future__ import annotations
@@ -135,15 +134,6 @@ UNDONE = _ANYWHERE | {
     "context": Undone(hint="send the conversation to /api/chat"),
 }  # fmt: skip
 """Every refused field of any kind of request."""
-
-HARMLESS = (
-    "backend_sampling", "cache_prompt", "id_slot", "n_cache_reuse", "n_keep", "post_sampling_probs",
-    "speculative.n_max", "speculative.n_min", "speculative.p_min", "sse_ping_interval", "t_max_prompt_ms",
-    "timings_per_token",
-    "cache_salt", "guided_decoding_backend", "length_penalty", "priority", "request_id",
-    "spaces_between_special_tokens",
-)  # fmt: skip
-"""llama-server's and vLLM's fields that may be ignored."""
 
 REFUSED = tuple(sorted(_ANYWHERE))
 """Names of the fields that are read of all kinds of request, to refuse them."""

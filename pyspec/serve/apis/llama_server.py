@@ -10,7 +10,7 @@ import msgspec
 from pyspec.batch.run import Batch
 from pyspec.errors import InputError
 from pyspec.requests.bodies import Body
-from pyspec.requests.fields import HARMLESS, REFUSED
+from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import COMPLETION, Record
 from pyspec.serve.apis.completions import broken
 from pyspec.serve.apis.interface import (
@@ -57,7 +57,6 @@ class InfillBody(Body):
     refused = (
         *(name for name in REFUSED if name not in ("n_predict", "samplers", *_HINTS)), "n_probs", "return_tokens",
     )  # fmt: skip
-    harmless = (*HARMLESS, *_HINTS)
 
     input_prefix: str | None = None
     input_suffix: str | None = None

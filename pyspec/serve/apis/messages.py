@@ -47,11 +47,6 @@ class MessagesBody(Body):
     """A request's body. Tools that Anthropic's server would run are left out. output_format: as betas named output_config's."""
 
     refused = (*REFUSED, "compaction", "container", "mcp_servers", "thread")
-    harmless = (
-        "betas", "billing_policy", "cache_control", "context_management", "diagnostics", "fallback_credit_token",
-        "fallbacks", "inference_geo", "service_tier", "speed", "user_profile_id", "workspace_id",
-        "output_config.task_budget", "thinking.block_binding", "thinking.display",
-    )  # fmt: skip
 
     most_answers = 1
 

@@ -49,7 +49,6 @@ class OllamaBody(Body):
     """Fields of both kinds of request. format: "json" or a schema. think: whether, or how hard."""
 
     refused = (*(name for name in REFUSED if name != "suffix"), "logprobs", "top_logprobs")
-    harmless = ("keep_alive", "truncate", "shift")
     most_answers = 1
 
     options: OllamaOptions | None = None

@@ -31,11 +31,6 @@ class ResponsesBody(Body):
     refused = (
         *REFUSED, "background", "conversation", "personality", "previous_response_id", "prompt", "truncation",
     )  # fmt: skip
-    harmless = (
-        "access_programs", "background_options", "context_management", "image", "max_tool_calls", "prompt_cache_key",
-        "prompt_cache_retention", "service_tier", "store", "reasoning.context", "reasoning.generate_summary",
-        "reasoning.mode", "reasoning.summary", "stream_options.include_obfuscation", "text.verbosity",
-    )  # fmt: skip
 
     most_answers = 1
 
