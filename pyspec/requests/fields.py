@@ -39,6 +39,7 @@ def _positive(value: Any) -> bool:
     return type(value) not in (int, float) or value > 0
 
 
+_EDITORS = ["top_k", "top_p", "infill"]  # llama.vim names those that it sets, in their order
 _BUDGET = Undone(hint="use reasoning_budget", asks=_unless(-1))
 _STORED = Undone(
     "needs stored responses, and none are stored", "send the whole conversation as input"
@@ -96,7 +97,7 @@ _ANYWHERE = {
     "use_beam_search": Undone(),
     "chat_template": Undone("comes with the model", "use chat_template_kwargs, or set another when the server starts"),
     "documents": Undone(hint="write them into a message"),
-    "samplers": Undone("cannot be put into another order"),
+    "samplers": Undone("cannot be put into another order", asks=lambda v: bool(v) and v != _EDITORS),
     "prompt_logprobs": Undone(hint="use echo and logprobs of /v1/completions", asks=lambda v: v is not False),
     # ollama's
     "num_ctx": Undone("is no matter of a request", "set the context when the server starts (-c)"),

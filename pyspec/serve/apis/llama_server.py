@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from pyspec.batch.run import Batch
-from pyspec.errors import InputError
 from pyspec.requests.bodies import Body
 from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import COMPLETION, Record
@@ -33,29 +32,15 @@ class OtherFileBody(msgspec.Struct):
 _HINTS = ("n_indent", "response_fields", "t_max_predict_ms")
 # llama.vim sends them by default: how early an answer may end, and what of the reply it reads
 
-_STEPS = (
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typ_p",
-    "top_p",
-    "min_p",
-    "xtc",
-    "temperature",
-    "infill",
-)
-# the order of llama.cpp's samplers; the last one, of editors, only prefers an early end
-
 
 class InfillBody(Body):
     """A gap to fill between two texts. prompt: the text in it so far. input_extra: other files, the most useful last.
 
-    n_predict: other APIs' max_tokens. logit_bias: pairs, or by token id.
+    n_predict: other APIs' max_tokens.
     """
 
     refused = (
-        *(name for name in REFUSED if name not in ("n_predict", "samplers", *_HINTS)), "n_probs", "return_tokens",
+        *(name for name in REFUSED if name not in ("n_predict", *_HINTS)), "n_probs", "return_tokens",
     )  # fmt: skip
 
     input_prefix: str | None = None
@@ -65,31 +50,22 @@ class InfillBody(Body):
     n_predict: int | None = None
     n_probs: int | None = None
     return_tokens: bool | None = None
-    logit_bias: dict[int, float | bool] | list[tuple[int, float | bool]] | None = None  # type: ignore[assignment]
 
     form = COMPLETION
     most_answers = 1
 
     def records(self, name: str) -> list[Record]:
         """The request as one record. Raises InputError."""
-        named = getattr(self, "samplers", None) or []
-        if not isinstance(named, list) or named != [name for name in _STEPS if name in named]:
-            raise InputError("samplers cannot be put into another order", "leave it out")
         if self.n_predict is not None:
             self.max_tokens = self.n_predict
-        shared = {**self._shared(name), "logit_bias": _biases(self.logit_bias)}
         others = [(each.filename or "", each.text) for each in self.input_extra or ()]
         suffix = self.input_suffix or ""
-        text = self.prompt = (self.input_prefix or "") + (self.prompt or "")
-        return [Record(prompt=text, suffix=suffix, others=others, form=COMPLETION, **shared)]
-
-
-def _biases(value: Any) -> dict[int, float] | None:
-    """A `logit_bias` by token id. The value false bans a token."""
-    pairs = value.items() if isinstance(value, dict) else value or ()
-    if any(bias is True for _, bias in pairs):
-        raise InputError("logit_bias has true for a bias", "use a number, or false to ban a token")
-    return {token: -1e9 if bias is False else bias for token, bias in pairs} or None
+        text = (self.input_prefix or "") + (self.prompt or "")
+        return [
+            Record(
+                prompt=text, suffix=suffix, others=others, form=COMPLETION, **self._shared(name)
+            )
+        ]
 
 
 def _whole(_pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
@@ -108,20 +84,11 @@ def _end(choice: Choice) -> dict[str, Any]:
     rest = times["total_ms"] - times["first_token_ms"]
     return {
         "content": "",
-        "tokens": [],
-        "index": 0,
-        "id_slot": -1,
         "stop": True,
         "model": pending.serving.model,
         "tokens_predicted": n,
         "tokens_evaluated": read,
         "tokens_cached": choice.block.get("prompt_kept", 0),
-        "generation_settings": {
-            "n_predict": pending.answers[0].max_tokens,
-            "stream": pending.body.streams,
-        },
-        "prompt": pending.body.prompt,
-        "has_new_line": "\n" in result.text,
         "truncated": result.finish_reason == "context",
         "stop_type": kind,
         "stopping_word": result.stop_string or "",
@@ -145,9 +112,7 @@ async def _events(pending: PendingRequest) -> AsyncIterator[bytes]:
         if choice is None:
             yield PING
         elif text := "".join(part.text for part in choice.taken()):
-            yield data_event(
-                {"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": -1}
-            )
+            yield data_event({"content": text, "stop": False})
     yield data_event(_end(choices[0]))
 
 
