@@ -88,6 +88,7 @@ GONE = {
     "--no-hub": "`pyspec models search` lists the catalogue alone",
     "--no-draft": "a draft is fetched with --draft only",
     "--measure": "use pyspec measure -m MODEL --draft NAME",
+    "--idle": "a service manager or `timeout` ends a server",
     "--verify-phase": "--verify margin relaxes in the whole answer; --gap and --confirm make it stricter",
     "--hf-repo": "use -m OWNER/REPO[:TYPE]",
 }

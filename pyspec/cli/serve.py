@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
-import re
 import socket
 import sys
 from collections.abc import Callable
@@ -62,16 +61,6 @@ def _keys_in(path: str) -> str:
     return text
 
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-
-
-def _duration(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if match is None or not float(match[1]):
-        raise OptionError(f"--idle is {text[:40]}", "use a number of seconds, or 30m or 2h")
-    return float(match[1]) * _UNITS[match[2]]
-
-
 @dataclass(frozen=True)
 class ServerOptions:
     """Where the server listens, who may use it, and its limits."""
@@ -103,8 +92,6 @@ class ServerOptions:
         show_default=False, help="End the reasoning after N tokens.")
     drain: float = option("Server", "--drain", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0,
         help="How long answers may go on after SIGTERM.")
-    idle: float | None = option("Server", "--idle", metavar="30m", type=_duration,
-        help="End after so long without a request.")
     stall: float = option("Server", "--stall", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), default=STALL_S,
         help="/health reports a decode that takes longer.")
     token_gap: float | None = option("Server", "--token-gap", metavar="MS", type=click.FloatRange(min=1),
@@ -369,9 +356,7 @@ def serve(
             backlog=_BACKLOG,
             limit_concurrency=2 * (batch.parallel + server.queue) + 256,
         )
-        draining = DrainingServer(
-            config, app.state.fleet, server.drain, server.idle or 0.0, app.state.activity
-        )
+        draining = DrainingServer(config, app.state.fleet, server.drain)
         draining.run(sockets=[listener])
         leave_hung(app.state.fleet)
         for each in embedders:

@@ -59,34 +59,6 @@ class AccessLog:
             self._write(msgspec.json.encode(line).decode())
 
 
-class Activity:
-    """Middleware that knows how long the server has been idle. Health checks and metrics do not count as requests."""
-
-    def __init__(self) -> None:
-        self._running, self._last = 0, time.monotonic()
-
-    @property
-    def idle_s(self) -> float:
-        """Seconds since the last request ended; 0 while any runs."""
-        return 0.0 if self._running else time.monotonic() - self._last
-
-    def around(self, app: ASGIApp) -> ASGIApp:
-        """Return the application, watched."""
-
-        async def watched(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or scope["path"] in UNRECORDED:
-                await app(scope, receive, send)
-                return
-            self._running += 1
-            try:
-                await app(scope, receive, send)
-            finally:
-                self._running -= 1
-                self._last = time.monotonic()
-
-        return watched
-
-
 _LONGEST_PATH = 60
 
 

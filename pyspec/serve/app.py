@@ -33,7 +33,7 @@ from pyspec.errors import (
     UnsupportedModel,
 )
 from pyspec.requests.bodies import Body, decoded
-from pyspec.serve.access import REQUEST, REQUEST_ID, AccessLog, Activity, Keys, Metrics
+from pyspec.serve.access import REQUEST, REQUEST_ID, AccessLog, Keys, Metrics
 from pyspec.serve.apis import llama_server, ollama
 from pyspec.serve.apis.completions import CHATS, TEXTS
 from pyspec.serve.apis.interface import (
@@ -80,7 +80,7 @@ def make_app(
 ) -> Starlette:
     """The application over a `Batch` made with `interactive=True`. It owns the engine's thread, but not the batch."""
     metrics = Metrics(lambda: [service.batch for service in fleet.services])
-    fleet, activity = Fleet(batch, serving, metrics.answered, others), Activity()
+    fleet = Fleet(batch, serving, metrics.answered, others)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -93,11 +93,11 @@ def make_app(
             *(Route(path, _page) for path in _PAGE),
             *Handlers(fleet, serving, metrics, embedders).routes(),
         ],
-        middleware=[Middleware(LengthCheck), Middleware(activity.around), *_middleware(serving)],
+        middleware=[Middleware(LengthCheck), *_middleware(serving)],
         exception_handlers={PyspecError: _refuse, HTTPException: _refuse, Exception: _refuse},
         lifespan=lifespan,
     )
-    app.state.fleet, app.state.activity = fleet, activity
+    app.state.fleet = fleet
     return app
 
 

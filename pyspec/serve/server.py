@@ -18,7 +18,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pyspec.serve.access import Activity
 from pyspec.serve.fleet import Fleet
 
 try:
@@ -105,24 +104,13 @@ class DrainingServer(uvicorn.Server):
     """uvicorn's server. SIGTERM gives running answers `seconds` to end; a second one, or SIGINT, cancels them.
 
     uvicorn raises the signals again as soon as it has ended; here `repeat_signal` does so once everything is written.
-
-    idle: seconds without a request after which the server ends, 0 for never. activity: measures the idle time.
     """
 
-    def __init__(
-        self, config: uvicorn.Config, fleet: Fleet, seconds: float, idle: float, activity: Activity
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, fleet: Fleet, seconds: float) -> None:
         super().__init__(config)
-        self._fleet, self._seconds, self._idle, self._activity = fleet, seconds, idle, activity
+        self._fleet, self._seconds = fleet, seconds
         self._cuts = False
         self._last: int | None = None
-
-    async def on_tick(self, counter: int) -> bool:
-        """Whether to end."""
-        if self._idle and self._activity.idle_s >= self._idle:
-            log.warning("the server ends: nothing was asked for %.0f s", self._idle)
-            self._cuts = self.should_exit = True
-        return await super().on_tick(counter)
 
     async def main_loop(self) -> None:
         """Serve until a signal comes; then refuse requests, and look for another signal, until those that run have ended."""

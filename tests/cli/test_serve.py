@@ -21,7 +21,7 @@ from helpers.systems import linux
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.batch import Batch
-from pyspec.cli.serve import ServerOptions, _called, _duration, _listen
+from pyspec.cli.serve import ServerOptions, _called, _listen
 from pyspec.errors import OptionError
 from pyspec.serve import service
 from pyspec.serve.settings import served_name
@@ -284,32 +284,3 @@ def test_what_is_in_the_way_of_listening_is_named(host: str, says: str) -> None:
         pytest.raises(OptionError, match=f"cannot listen on {host}.*{says}"),
     ):
         _listen(host, taken.getsockname()[1])
-
-
-def test_a_server_that_is_not_asked_ends(tiny_target: Path) -> None:
-    words = [
-        "serve",
-        "-m",
-        tiny_target,
-        "--trust-model",
-        "--port",
-        "0",
-        "-c",
-        "128",
-        "--draft",
-        "none",
-        "--idle",
-        "0.5s",
-    ]
-    with running.start(*words) as started:
-        running.port_of(started)
-        assert started.wait() == 0
-        assert "nothing was asked for" in started.stderr
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("1.5h", 5400)])
-def test_an_idle_time_has_a_unit(text: str, seconds: float) -> None:
-    assert _duration(text) == seconds
-    with pytest.raises(OptionError, match="--idle is soon"):
-        _duration("soon")
-    assert ServerOptions().idle is None
