@@ -325,11 +325,7 @@ def serve(
 
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
     from pyspec.serve.fleet import OtherModels  # noqa: PLC0415
-    from pyspec.serve.server import (  # noqa: PLC0415
-        DrainingServer,
-        GuardedProtocol,
-        leave_hung,
-    )
+    from pyspec.serve.server import DrainingServer, leave_hung  # noqa: PLC0415
 
     hush_llama(engine.verbose)
     listener = _listen(server.host, server.port)
@@ -348,7 +344,6 @@ def serve(
         app = make_app(batch, serving, others if loader.several else None, embedders)
         config = uvicorn.Config(
             app,
-            http=GuardedProtocol,
             log_config=None,  # log where the rest of pyspec logs
             log_level="warning",
             access_log=False,

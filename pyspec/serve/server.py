@@ -1,4 +1,4 @@
-"""uvicorn's server as it is used here: it ends in order, and is protected from half requests and late bodies."""
+"""uvicorn's server as it is used here: it ends in order, and takes no body of two lengths, too long or too late."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import logging
 import os
 import signal
 import sys
-from asyncio import TimerHandle, Transport
 from types import FrameType
-from typing import Any
 
 import anyio
 import uvicorn
@@ -20,48 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pyspec.serve.fleet import Fleet
 
-try:
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _Protocol
-except ImportError:  # httptools, written in C, is an extra of uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol as _Protocol  # type: ignore[assignment]
-
-HEADERS_S = 10.0
-"""A connection that has not sent its headers by then is closed."""
-
 _BODY_S = 30.0
 # time limit for receiving a request's body
-
-
-class GuardedProtocol(_Protocol):
-    """uvicorn's protocol, which itself waits for headers for ever."""
-
-    _due: TimerHandle | None = None
-
-    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._expect()
-
-    def data_received(self, data: bytes) -> None:
-        """Read a part of a request, or several requests."""
-        super().data_received(data)
-        cycle: Any = self.cycle
-        if cycle is None or cycle.response_complete:
-            self._expect()
-        else:
-            self._arrived()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._arrived()
-        super().connection_lost(exc)
-
-    def _expect(self) -> None:
-        if self._due is None:
-            self._due = self.loop.call_later(HEADERS_S, self.transport.close)
-
-    def _arrived(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
 
 
 class LengthCheck:

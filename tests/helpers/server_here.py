@@ -18,7 +18,6 @@ class Running:
         import uvicorn
 
         from pyspec.serve.app import make_app
-        from pyspec.serve.server import GuardedProtocol
 
         self.batch = batch
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -27,9 +26,7 @@ class Running:
         self.port = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.app = make_app(batch, serving, others, embedders)
-        config = uvicorn.Config(
-            self.app, http=GuardedProtocol, log_level="error", timeout_graceful_shutdown=1
-        )
+        config = uvicorn.Config(self.app, log_level="error", timeout_graceful_shutdown=1)
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
         self.thread.start()
