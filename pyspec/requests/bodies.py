@@ -6,7 +6,6 @@ supported are refused (`fields.py`). Others are ignored, since clients send many
 
 from __future__ import annotations
 
-import hashlib
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -107,15 +106,6 @@ class Body(UndoneFields, kw_only=True):
         """How many of the likeliest tokens to list at each position; None for no logprobs at all."""
         return None
 
-    @property
-    def shape(self) -> bytes | None:
-        """Hash of the fields that determine the grammar; None for a request without one."""
-        values = [getattr(self, field, None) for field in _SHAPING]
-        if not any(values):
-            return None
-        values.append(getattr(self, "tool_choice", None))
-        return hashlib.sha256(msgspec.json.encode(values)).digest()
-
     def _chat(
         self,
         name: str,
@@ -192,11 +182,6 @@ class Body(UndoneFields, kw_only=True):
 _OUTPUTS = "structured_outputs"
 _NO_JSON = ("regex", "choice", "grammar")
 """vLLM's names for formats other than JSON."""
-
-_SHAPING = (
-    "grammar", "response_format", "json_schema", "structured_outputs", "tools", "text", "output_config", "output_format",
-)  # fmt: skip
-"""Fields of any kind of request that determine the grammar."""
 
 
 def _language_of(field: str, form: dict[str, Any] | None) -> Language | None:

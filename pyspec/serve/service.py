@@ -54,12 +54,10 @@ _CUT_S = 5.0
 # the time that cancelled answers have to report their end
 
 LIGHT = 1 << 15
-"""Requests of up to this many bytes are prepared at once. Larger ones, and those with a new grammar, have queues of their own."""
+"""Requests of up to this many bytes are prepared at once. Larger ones have a queue of their own."""
 
 _AT_ONCE = 2
-# threads for large requests, and for new grammars: they must not delay other requests
-_SHAPES = 256
-# shapes of requests to remember: their grammars have been compiled and checked
+# threads for large requests, which must not delay others
 
 
 class Service:
@@ -74,8 +72,6 @@ class Service:
         self._count = count(1)
         self._preparing = 0
         self._large = ThreadPoolExecutor(_AT_ONCE, "pyspec-large")
-        self._grammars = ThreadPoolExecutor(_AT_ONCE, "pyspec-grammars")
-        self._shapes: dict[bytes, None] = {}
         self._loop: asyncio.AbstractEventLoop
         self._open: dict[int, tuple[Answer, Callable[[Piece | RecordResult], None]]] = {}
         self._brought: deque[tuple[int, Piece | RecordResult]] = deque()
@@ -128,8 +124,7 @@ class Service:
 
     async def count(self, body: bodies.Body, size: int) -> int:
         """Count the tokens of a request's prompts, without answering it. size: bytes of the request."""
-        pool = self._large if size > LIGHT else None
-        return await self._loop.run_in_executor(pool, self._counted, body)
+        return await self._loop.run_in_executor(self._pool(size), self._counted, body)
 
     async def _understood(self, body: bodies.Body, name: str, size: int) -> list[Answer]:
         """The answers that a request wants, not yet begun. size: its bytes. Raises InputError, TooManyRequests and the like."""
@@ -137,21 +132,15 @@ class Service:
         if n > self._most:
             raise InputError(f"{n} answers are asked for at once", f"ask for {self._most}")
         self._room_for(self._preparing + 1)
-        shape = body.shape
-        pool = self._large if size > LIGHT else None
-        if shape is not None and shape not in self._shapes:
-            pool = self._grammars
         self._preparing += 1
         try:
-            answers = await self._loop.run_in_executor(pool, self._checked, body, name)
+            return await self._loop.run_in_executor(self._pool(size), self._checked, body, name)
         finally:
             self._preparing -= 1
-        if shape is not None:
-            self._shapes.pop(shape, None)
-            self._shapes[shape] = None  # most recently used
-            if len(self._shapes) > _SHAPES:
-                del self._shapes[next(iter(self._shapes))]
-        return answers
+
+    def _pool(self, size: int) -> ThreadPoolExecutor | None:
+        """The threads for a request of `size` bytes; None for the loop's own."""
+        return self._large if size > LIGHT else None
 
     def _room_for(self, n: int) -> None:
         """Raise TooManyRequests where n more answers exceed the limit."""
@@ -207,8 +196,7 @@ class Service:
             self.batch.cancel()  # repeated, since a thread that starts a run clears the flag
             self._wake.set()
             await asyncio.to_thread(self._thread.join, _JOIN_S)
-        for pool in (self._large, self._grammars):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._large.shutdown(wait=False, cancel_futures=True)
         if self.alive:
             log.error("the engine of %s did not stop", self.serving.model)
         return not self.alive

@@ -59,18 +59,6 @@ def test_answers_that_are_no_json(serve, asked):
     assert set(said(serve(), max_tokens=100, **asked)) <= {"a", "b"}
 
 
-@pytest.mark.parametrize("name", ["json_schema", "structured_outputs"])
-def test_another_schema_is_another_shape(name):
-    """By whichever name it is sent: a grammar that is new here is not made beside everybody's requests."""
-    shapes = {decoded(ChatBody, body(**{name: {"json": {"enum": [n]}}})).shape for n in range(2)}
-    assert len(shapes) == 2
-    assert None not in shapes
-
-
-def test_a_text_has_no_shape():
-    assert decoded(ChatBody, body()).shape is None
-
-
 def record_of(**options):
     """What a chat's body asks for."""
     (record,) = decoded(ChatBody, body(**options)).records("a")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import socket
@@ -10,7 +9,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from helpers.answers import counters
@@ -134,28 +132,6 @@ def test_a_burst_of_agents_waits_in_the_queue(server, monkeypatch):
     with together(server, body(tools=TOOLS, max_tokens=1), most):
         wait(lambda: service._preparing == most)
         assert post(server, body())[0] == 429
-        free.set()
-
-
-def test_a_known_grammar_waits_for_no_new_one(server, monkeypatch):
-    """Requests with the same tools go on beside grammars that take long."""
-    from pyspec.serve import service
-
-    free, taken, check = threading.Event(), [], service.check_constraint
-
-    def slow(grammar, llama):
-        if "bomb" in grammar.language.source:
-            taken.append(grammar)
-            free.wait(DEADLINE_S)
-        check(grammar, llama)
-
-    monkeypatch.setattr(service, "check_constraint", slow)
-    agents = body(tools=TOOLS, max_tokens=1)
-    assert post(server, agents)[0] == 200
-    with together(server, body(grammar='root ::= "bomb"'), 3):
-        wait(lambda: len(taken) == 2)
-        assert post(server, agents)[0] == 200
-        assert len(taken) == 2
         free.set()
 
 
@@ -379,17 +355,3 @@ def test_a_body_of_two_lengths_is_refused_and_its_connection_closed(serve, path)
     assert answer.startswith(b"HTTP/1.1 400")
     assert answer.count(b"HTTP/1.1") == 1
 
-
-def test_the_shape_asked_for_longest_ago_is_forgotten():
-    """256 are known; one that is asked for again stays, and its grammar is not made anew."""
-
-    async def known(n):
-        made = SimpleNamespace(
-            _most=9, _preparing=0, _shapes={}, _large=None, _grammars=None,
-            _room_for=lambda _: None, _checked=lambda *_: [], _loop=asyncio.get_running_loop(),
-        )  # fmt: skip
-        for i in [*range(n), 0, n]:
-            await Service._understood(made, SimpleNamespace(n_prompts=1, n=1, shape=i), "", 0)
-        return [*made._shapes]
-
-    assert asyncio.run(known(256)) == [*range(2, 256), 0, 256]
