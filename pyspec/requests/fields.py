@@ -115,6 +115,9 @@ UNDONE = _ANYWHERE | {
     "modalities": Undone("has more than text", "answers are text alone", lambda v: set(v) != {"text"} and bool(v)),
     "web_search_options": Undone("asks for a search, and none is made here", asks=lambda _: True),
     "background": _STORED,
+    "include": Undone(
+        "asks for log-probabilities", "use /v1/chat/completions", lambda v: "message.output_text.logprobs" in v
+    ),
     "conversation": _STORED,
     "previous_response_id": _STORED,
     "prompt": _STORED,

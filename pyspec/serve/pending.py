@@ -164,11 +164,6 @@ class Choice:
         parts, self._parts = self._parts, []
         return joined(parts)
 
-    def logprobs(self) -> list[dict[str, Any]]:
-        """Take the log-probabilities, if requested, of tokens that arrived since the last call."""
-        likely, self._likely = self._likely, []
-        return chat_logprobs(self._piece, likely)
-
     # -- streamed ----------------------------------------------------------------------------------
 
     def deltas(self) -> list[dict[str, Any]]:

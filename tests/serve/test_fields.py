@@ -300,6 +300,7 @@ def test_a_refused_field_is_named_on_the_page():
 WANTED = dict.fromkeys(UNDONE, True) | {
     "add_special_tokens": False,
     "context": [1],
+    "include": ["message.output_text.logprobs"],
     "include_reasoning": False,
     "n_cmpl": 2,
     "parse_tool_calls": False,
@@ -323,7 +324,7 @@ NOTHING = {
     "add_special_tokens": True, "adaptive_target": -1, "include_reasoning": True, "lora": [], "n_cmpl": 1,
     "n_indent": 0, "parse_tool_calls": True, "reasoning_budget_tokens": -1, "reasoning_format": "auto",
     "repeat_last_n": 64, "return_progress": False, "skip_special_tokens": True, "t_max_predict_ms": 0,
-    "background": False, "container": None, "ignore_eos": False, "mcp_servers": [], "min_tokens": 0, "mirostat": 0,
+    "background": False, "container": None, "include": ["reasoning.encrypted_content"], "ignore_eos": False, "mcp_servers": [], "min_tokens": 0, "mirostat": 0,
     "modalities": ["text"], "n_predict": -1, "prompt_cache_options": {"mode": "explicit"}, "stop_token_ids": [],
     "suffix": "", "top_n_sigma": -1, "truncation": "disabled", "typ_p": 1,
 }  # fmt: skip

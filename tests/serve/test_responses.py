@@ -173,20 +173,6 @@ def test_the_clients_own_stream(client, script_all):
     assert final.output[1].parsed_arguments == {"n": 1}
 
 
-def test_logprobs_where_they_are_asked_for(client):
-    """One entry a token, whole and streamed."""
-    options = {
-        "include": ["message.output_text.logprobs"],
-        "top_logprobs": 2,
-        "max_output_tokens": 6,
-    }
-    whole = ask(client, **options).output[0].content[0].logprobs
-    assert [len(entry.top_logprobs) for entry in whole] == [2] * 6
-    events = list(ask(client, stream=True, **options))
-    streamed = [e for d in events if d.type == "response.output_text.delta" for e in d.logprobs]
-    assert [e.token for e in streamed] == [e.token for e in whole]
-
-
 def test_a_call_that_was_cut_is_incomplete(client, script_all):
     answer = ask(client, tools=[TOOL], says=scripted.CALL, max_output_tokens=45)
     assert (answer.output[0].status, answer.status) == ("incomplete", "incomplete")
@@ -257,7 +243,8 @@ def test_a_refusal_names_what_it_is_about(server, options, word):
         {"tools": [{"type": "function"}]},
         {"tools": [TOOL], "tool_choice": {"type": "function", "name": "no"}},
         {"n": 2},
-        {"top_logprobs": 50},
+        {"top_logprobs": 2},
+        {"include": ["message.output_text.logprobs"]},
     ],
 )
 def test_what_cannot_be_done_is_refused(server, options):

@@ -22,14 +22,13 @@ from pyspec.serve.pending import AnswerBlock, AnswerBlocks, Choice, PendingReque
 from pyspec.text.parts import AnswerPart
 from pyspec.text.result import Result
 
-_LOGPROBS = "message.output_text.logprobs"
-
 
 class ResponsesBody(Body):
     """A request's body. Features that need stored responses are refused. Tools that OpenAI's server would run are left out."""
 
     refused = (
-        *REFUSED, "background", "conversation", "personality", "previous_response_id", "prompt", "truncation",
+        *REFUSED, "background", "conversation", "include", "personality", "previous_response_id", "prompt",
+        "top_logprobs", "truncation",
     )  # fmt: skip
 
     most_answers = 1
@@ -42,7 +41,7 @@ class ResponsesBody(Body):
     parallel_tool_calls: bool | None = None
     text: dict[str, Any] | None = None
     include: list[str] | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Any = None
     previous_response_id: Any = None
     conversation: Any = None
     prompt: Any = None
@@ -55,12 +54,6 @@ class ResponsesBody(Body):
         if self.max_output_tokens is not None:
             self.max_tokens = self.max_output_tokens
         self.response_format = self.response_format or (self.text or {}).get("format")
-
-    @property
-    def alternatives(self) -> int | None:
-        """How many of the likeliest tokens to list at each position; None for no logprobs at all."""
-        wanted = self.top_logprobs or _LOGPROBS in (self.include or ())
-        return (self.top_logprobs or 0) if wanted else None
 
     def client_tools(self) -> dict[str, ClientTool]:
         """Client-run tools by their names for the model. Searches may find the same tool several times."""
@@ -93,8 +86,6 @@ class ResponseWriter:
     def __init__(self, pending: PendingRequest) -> None:
         self._pending, self._body = pending, pending.body
         self._blocks, self._tools = AnswerBlocks(), pending.body.client_tools()
-        self._likely: dict[int, list[dict[str, Any]]] = {}  # log-probabilities by block
-        self._waiting: list[dict[str, Any]] = []  # log-probabilities of tokens without text so far
         self._count = 0
 
     # -- as a whole --------------------------------------------------------------------------------
@@ -174,7 +165,7 @@ class ResponseWriter:
         part = {"type": _PARTS[block.kind], "text": block.text}
         if block.kind == "reasoning":
             return part
-        return {**part, "annotations": [], "logprobs": self._likely.get(block.index, [])}
+        return {**part, "annotations": [], "logprobs": []}
 
     # -- as events ---------------------------------------------------------------------------------
 
@@ -190,7 +181,6 @@ class ResponseWriter:
 
     def take(self, choice: Choice) -> Iterator[dict[str, Any]]:
         """Take what arrived as events, including those of the end."""
-        self._waiting += choice.logprobs()
         parts = choice.taken()
         if choice.result is not None and not parts and not self._blocks.all:
             parts = [AnswerPart("content", "")]  # clients expect an item
@@ -212,7 +202,6 @@ class ResponseWriter:
 
     def _more(self, block: AnswerBlock, text: str) -> Iterator[dict[str, Any]]:
         place = self._place(block)
-        likely, self._waiting = self._waiting, []
         if block.kind == "call":
             if (
                 self._tool(block).kind == "function"
@@ -221,9 +210,7 @@ class ResponseWriter:
         elif block.kind == "reasoning":
             yield self.event("response.reasoning_text.delta", **place, delta=text)
         else:
-            if likely:
-                self._likely.setdefault(block.index, []).extend(likely)
-            yield self.event("response.output_text.delta", **place, delta=text, logprobs=likely)
+            yield self.event("response.output_text.delta", **place, delta=text, logprobs=[])
 
     def _end(self, block: AnswerBlock) -> Iterator[dict[str, Any]]:
         place, item = self._place(block), self._item(block)
@@ -238,7 +225,7 @@ class ResponseWriter:
             part = self._part(block)
             done = {**place, "text": block.text}
             if block.kind == "content":
-                done["logprobs"] = part["logprobs"]
+                done["logprobs"] = []
             yield self.event(f"response.{part['type']}.done", **done)
             yield self.event("response.content_part.done", **place, part=part)
         yield self.event("response.output_item.done", output_index=block.index, item=item)
