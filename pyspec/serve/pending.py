@@ -13,13 +13,10 @@ from typing import Any, Literal
 from pyspec.engine.answer import Answer
 from pyspec.engine.statistics import times_among
 from pyspec.errors import AnswerFailed
-from pyspec.requests import bodies
-from pyspec.requests.custom import DeltaWriter
-from pyspec.requests.records import CHAT
 from pyspec.serve.settings import ServerSettings
 from pyspec.text.parser import joined
 from pyspec.text.parts import AnswerPart, Piece, Token, TokenLogprobs, is_object
-from pyspec.text.result import Likely, RecordResult, chat_logprobs
+from pyspec.text.result import RecordResult
 
 log = logging.getLogger("pyspec")
 
@@ -50,22 +47,6 @@ class PendingRequest:
     _brought: dict[int, list[Piece | RecordResult]] = field(default_factory=dict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _silent: bool = False
-
-    @property
-    def is_chat(self) -> bool:
-        """Whether it is a chat, not a text completion."""
-        return bool(self.body.form == CHAT)
-
-    def frame(self, choices: list[dict[str, Any]], *, chunk: bool = False) -> dict[str, Any]:
-        """The body of a response with these choices, or of a chunk of it."""
-        model = self.serving.model
-        body = bodies.body_of(self.body.form, self.name, model, self.created, choices)
-        return {**body, "object": "chat.completion.chunk"} if chunk and self.is_chat else body
-
-    @property
-    def details(self) -> bool:
-        """Whether the client wants each token's source and gap."""
-        return self.body.speculation is not None and self.body.speculation.tokens
 
     def choices(self) -> list[Choice]:
         """A new, empty `Choice` for each answer."""
@@ -109,37 +90,34 @@ class PendingRequest:
 
 
 class Choice:
-    """One answer of a request as it grows. block: statistics of speculation, at the end.
-
-    _parts, _likely, _details: parts, log-probabilities and sources of tokens that have not been written yet.
-    """
+    """One answer of a request as it grows."""
 
     def __init__(self, pending: PendingRequest, index: int) -> None:
-        self.pending, self.index, self._piece = pending, index, pending.piece
+        self.pending, self.index = pending, index
         self.result: Any = None  # at the end
-        self.block: dict[str, Any] = {}
+        self.block: dict[str, Any] = {}  # statistics of speculation, at the end
+        self.likely: list[tuple[Token, TokenLogprobs | None]] = []  # of tokens not yet written
+        self.details: list[dict[str, Any]] = []  # their sources, where the client wants them
         self._parts: list[AnswerPart] = []
-        self._likely: list[tuple[Token, TokenLogprobs | None]] = []
-        self._details: list[dict[str, Any]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._logprobs = LogprobWriter(pending.body.form, pending.piece)
-        self._writer = DeltaWriter(pending.answers[index].record.custom or ())
 
     def take(self, brought: Sequence[Piece | RecordResult]) -> None:
         """Add pieces, and the result. Raises AnswerFailed."""
+        speculation = self.pending.body.speculation
         for each in brought:
             if isinstance(each, RecordResult):
                 self._end(each)
                 continue
             self._parts += each.parts
-            self._likely += zip(each.tokens, each.likely)
-            if self.pending.details:
-                self._details += map(self._detail, each.tokens)
+            self.likely += zip(each.tokens, each.likely)
+            if speculation is not None and speculation.tokens:
+                self.details += map(self._detail, each.tokens)
 
     def _detail(self, token: Token) -> dict[str, Any]:
-        made = token.described(self._decoder.decode(self._piece(token.id)))
+        piece = self.pending.piece
+        made = token.described(self._decoder.decode(piece(token.id)))
         if token.preferred != token.id:
-            made["preferred"] = self._piece(token.preferred).decode("utf-8", "replace")
+            made["preferred"] = piece(token.preferred).decode("utf-8", "replace")
         return made
 
     def _end(self, result: RecordResult) -> None:
@@ -149,51 +127,10 @@ class Choice:
         _, timings = self.pending.ended[self.index]
         self.block = {**result.speculation, "timings": timings}
 
-    def whole(self) -> dict[str, Any]:
-        """The finished answer as a choice of a response's body."""
-        pending = self.pending
-        shown = bodies.choice_of(pending.body.form, self.index, self.result)
-        if pending.body.alternatives is not None:
-            shown["logprobs"] = self._logprobs.write(self._likely)
-        if self._details:
-            self.block["tokens"] = self._details
-        return shown
-
     def taken(self) -> list[AnswerPart]:
         """Take the parts that arrived since the last call."""
         parts, self._parts = self._parts, []
         return joined(parts)
-
-    # -- streamed ----------------------------------------------------------------------------------
-
-    def deltas(self) -> list[dict[str, Any]]:
-        """Take what arrived as deltas, one for each chunk."""
-        deltas = self._writer.write(self.taken(), ended=self.result is not None)
-        return deltas if deltas or self.bare else [{"content": ""}]
-
-    @property
-    def bare(self) -> bool:
-        """Whether the next chunk has neither log-probabilities nor details."""
-        return not (self._likely or self._details)
-
-    def last(self) -> dict[str, Any]:
-        """The chunk with the finish reason."""
-        reason = bodies.openai_reason(self.result.finish_reason)
-        chunk = {**self.chunk({}, reason), "speculation": self.block}
-        if self.result.reasoning_cut:
-            chunk["choices"][0]["reasoning_cut"] = True
-        return chunk
-
-    def chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        """A chunk with this delta, and with the log-probabilities and details that wait."""
-        pending, likely, details = self.pending, self._likely, self._details
-        self._likely, self._details = [], []
-        choice: dict[str, Any] = {"index": self.index, "finish_reason": reason, "logprobs": None}
-        choice |= {"delta": delta} if pending.is_chat else {"text": delta.get("content", "")}
-        if likely:
-            choice["logprobs"] = self._logprobs.write(likely)
-        body = pending.frame([choice], chunk=True)
-        return {**body, "tokens": details} if details else body
 
 
 BlockStep = tuple[Literal["begin", "more", "end"], "AnswerBlock", str]
@@ -254,48 +191,3 @@ class AnswerBlocks:
         self._open = AnswerBlock(kind, len(self.all), "", call, name)
         self.all.append(self._open)
         yield "begin", self._open, ""
-
-
-class LogprobWriter:
-    """Writes the log-probabilities of one answer, all at once or in parts.
-
-    form: of the completion, chat or text. piece: returns a token's bytes.
-    """
-
-    def __init__(self, form: str, piece: Callable[[int], bytes]) -> None:
-        self._form, self._piece = form, piece
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._written = 0
-
-    def write(self, likely: Likely) -> dict[str, Any]:
-        """The next tokens' `logprobs` of a choice."""
-        if self._form == CHAT:
-            return {"content": chat_logprobs(self._piece, likely)}
-        return {
-            "tokens": [self._word(token.id) for token, _ in likely],
-            "token_logprobs": [at and at.value for _, at in likely],
-            "top_logprobs": [at and self._by_word(at) for _, at in likely],
-            "text_offset": [self._offset(token.id) for token, _ in likely],
-        }
-
-    def _offset(self, token: int) -> int:
-        """The index of a token's first character in the text, even where an earlier token began that character."""
-        at = self._written
-        self._written += len(self._decoder.decode(self._piece(token)))
-        return at
-
-    def _by_word(self, at: TokenLogprobs) -> dict[str, float]:
-        """Log-probabilities by text. Of two tokens with the same text, the likelier counts."""
-        found: dict[str, float] = {}
-        for token, value in at.top:
-            word = self._word(token)
-            found[word] = max(value, found.get(word, value))
-        return found
-
-    def _word(self, token: int) -> str:
-        """A token's text, or its bytes in OpenAI's notation if they are not UTF-8."""
-        data = self._piece(token)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

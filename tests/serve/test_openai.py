@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspec.batch.maker import Settings
 from pyspec.requests.records import COMPLETION
 from pyspec.sampling.chain import Sampling
-from pyspec.serve.pending import LogprobWriter
+from pyspec.serve.apis.completions import LogprobWriter
 from pyspec.text.parts import Source, Token, TokenLogprobs
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import codecs
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from pyspec.requests.bodies import ChatBody, CompletionBody
+from pyspec.requests.bodies import ChatBody, CompletionBody, body_of, choice_of, openai_reason
+from pyspec.requests.custom import DeltaWriter
+from pyspec.requests.records import CHAT
 from pyspec.serve.apis.interface import (
     PING,
     PROMPT_TOO_LONG,
@@ -16,6 +19,8 @@ from pyspec.serve.apis.interface import (
     openai_refusal,
 )
 from pyspec.serve.pending import Choice, PendingRequest
+from pyspec.text.parts import TokenLogprobs
+from pyspec.text.result import Likely, chat_logprobs
 
 _TEXT = {"content"}
 _PLACE = "\0text\0"
@@ -24,10 +29,21 @@ _PLACE = "\0text\0"
 
 def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
     """The body of a response that is not streamed."""
-    body = pending.frame([choice.whole() for choice in choices])
+    body = _frame(pending, [_whole(choice) for choice in choices])
     blocks = [choice.block for choice in choices]
     block = blocks[0] if len(blocks) == 1 else {"choices": blocks}
     return {**body, "usage": _usage(choices), "speculation": block}
+
+
+def _whole(choice: Choice) -> dict[str, Any]:
+    """A finished answer as a choice of a response's body."""
+    body = choice.pending.body
+    shown = choice_of(body.form, choice.index, choice.result)
+    if body.alternatives is not None:
+        shown["logprobs"] = LogprobWriter(body.form, choice.pending.piece).write(choice.likely)
+    if choice.details:
+        choice.block["tokens"] = choice.details
+    return shown
 
 
 async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
@@ -44,35 +60,77 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
         for each in writers[choice.index].events():
             yield each
     if (pending.body.stream_options or {}).get("include_usage"):
-        yield data_event({**pending.frame([], chunk=True), "usage": _usage(choices)})
+        yield data_event({**_frame(pending, [], chunk=True), "usage": _usage(choices)})
     yield b"data: [DONE]\n\n"
+
+
+def _frame(
+    pending: PendingRequest, choices: list[dict[str, Any]], *, chunk: bool = False
+) -> dict[str, Any]:
+    """The body of a response with these choices, or of a chunk of it."""
+    form = pending.body.form
+    body = body_of(form, pending.name, pending.serving.model, pending.created, choices)
+    return {**body, "object": "chat.completion.chunk"} if chunk and form == CHAT else body
 
 
 class _ChunkWriter:
     """Writes the chunks of a choice; a chat's first one has the role. Most differ only in their text, and share the rest."""
 
     def __init__(self, choice: Choice) -> None:
-        self._choice = choice
-        made = data_event(choice.chunk({"content": _PLACE}))
+        self._choice, pending = choice, choice.pending
+        self._is_chat = pending.body.form == CHAT
+        self._logprobs = LogprobWriter(pending.body.form, pending.piece)
+        self._deltas = DeltaWriter(pending.answers[choice.index].record.custom or ())
+        made = data_event(self._chunk({"content": _PLACE}))
         self._head, _, self._tail = made.partition(msgspec.json.encode(_PLACE))
         self._first: dict[str, Any] | None = None
-        if choice.pending.is_chat:
-            self._first = choice.chunk({"role": "assistant", "content": ""})
+        if self._is_chat:
+            self._first = self._chunk({"role": "assistant", "content": ""})
 
     def events(self) -> Iterator[bytes]:
         """Take what arrived as events."""
-        deltas, ended = self._choice.deltas(), self._choice.result is not None
+        choice = self._choice
+        ended = choice.result is not None
+        deltas = self._deltas.write(choice.taken(), ended=ended)
+        if not (deltas or self._bare):
+            deltas = [{"content": ""}]
         if self._first and (deltas or ended):
             yield data_event(self._first)
             self._first = None
         yield from map(self._written, deltas)
         if ended:
-            yield data_event(self._choice.last())
+            yield data_event(self._last())
+
+    @property
+    def _bare(self) -> bool:
+        """Whether the next chunk has neither log-probabilities nor details."""
+        return not (self._choice.likely or self._choice.details)
 
     def _written(self, delta: dict[str, Any]) -> bytes:
-        if delta.keys() != _TEXT or not self._choice.bare:
-            return data_event(self._choice.chunk(delta))
+        if delta.keys() != _TEXT or not self._bare:
+            return data_event(self._chunk(delta))
         return self._head + msgspec.json.encode(delta["content"]) + self._tail
+
+    def _last(self) -> dict[str, Any]:
+        """The chunk with the finish reason."""
+        result = self._choice.result
+        chunk = self._chunk({}, openai_reason(result.finish_reason))
+        if result.reasoning_cut:
+            chunk["choices"][0]["reasoning_cut"] = True
+        return {**chunk, "speculation": self._choice.block}
+
+    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        """A chunk with this delta, and with the log-probabilities and details that wait."""
+        choice = self._choice
+        made: dict[str, Any] = {"index": choice.index, "finish_reason": reason, "logprobs": None}
+        made |= {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
+        if choice.likely:
+            made["logprobs"] = self._logprobs.write(choice.likely)
+        body = _frame(choice.pending, [made], chunk=True)
+        if choice.details:
+            body["tokens"] = choice.details
+        choice.likely, choice.details = [], []
+        return body
 
 
 def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
@@ -89,6 +147,51 @@ def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": kept},
         "completion_tokens_details": {"reasoning_tokens": reasoned},
     }
+
+
+class LogprobWriter:
+    """Writes the log-probabilities of one answer, all at once or in parts.
+
+    form: of the completion, chat or text. piece: returns a token's bytes.
+    """
+
+    def __init__(self, form: str, piece: Callable[[int], bytes]) -> None:
+        self._form, self._piece = form, piece
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._written = 0
+
+    def write(self, likely: Likely) -> dict[str, Any]:
+        """The next tokens' `logprobs` of a choice."""
+        if self._form == CHAT:
+            return {"content": chat_logprobs(self._piece, likely)}
+        return {
+            "tokens": [self._word(token.id) for token, _ in likely],
+            "token_logprobs": [at and at.value for _, at in likely],
+            "top_logprobs": [at and self._by_word(at) for _, at in likely],
+            "text_offset": [self._offset(token.id) for token, _ in likely],
+        }
+
+    def _offset(self, token: int) -> int:
+        """The index of a token's first character in the text, even where an earlier token began that character."""
+        at = self._written
+        self._written += len(self._decoder.decode(self._piece(token)))
+        return at
+
+    def _by_word(self, at: TokenLogprobs) -> dict[str, float]:
+        """Log-probabilities by text. Of two tokens with the same text, the likelier counts."""
+        found: dict[str, float] = {}
+        for token, value in at.top:
+            word = self._word(token)
+            found[word] = max(value, found.get(word, value))
+        return found
+
+    def _word(self, token: int) -> str:
+        """A token's text, or its bytes in OpenAI's notation if they are not UTF-8."""
+        data = self._piece(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def broken(status: int, code: str | None, message: str) -> bytes:
