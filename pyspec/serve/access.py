@@ -26,7 +26,7 @@ REQUEST = "pyspec.request"
 REQUEST_ID = "pyspec.request_id"
 """Key of the request's id in its scope: the one in the response's headers."""
 
-UNRECORDED = ("/health", "/v1/health", "/health/live", "/health/ready", "/metrics")
+UNRECORDED = ("/health", "/metrics")
 """Paths that programs poll, and that are not recorded."""
 
 

@@ -139,9 +139,6 @@ class Handlers:
             "/models": self.models,
             "/v1/models/{name:path}": self.model,
             "/health": self.health,
-            "/v1/health": self.health,
-            "/health/ready": self.health,
-            "/health/live": self.live,
             "/metrics": self.metrics,
             "/api/version": self.version,
             "/api/tags": self.tags,
@@ -275,23 +272,14 @@ class Handlers:
             raise HTTPException(415, "send application/json")
         return await whole_body(request, self._serving.max_body), holder
 
-    @property
-    def _fault(self) -> str | None:
-        """The first fault of a model's engine, if any."""
-        return next(filter(None, (service.fault for service in self._fleet.services)), None)
-
     async def health(self, _request: Request) -> Response:
-        """The server's state and load; 503 if it is shutting down or faulty."""
+        """The server's state and load; 503 if it is shutting down, or has to be restarted."""
         loads = [service.batch.load for service in self._fleet.services]
         running, waiting = (sum(load[i] for load in loads) for i in (0, 1))
-        word = self._fault or ("draining" if self._fleet.draining else "ok")
+        faults = filter(None, (service.fault for service in self._fleet.services))
+        word = next(faults, None) or ("draining" if self._fleet.draining else "ok")
         state = {"status": word, "running": running, "waiting": waiting}
         return json_response(state) if word == "ok" else json_response(state, 503, _SOON)
-
-    async def live(self, _request: Request) -> Response:
-        """Whether the process works; 503 if it has to be restarted."""
-        fault = self._fault
-        return json_response({"status": fault or "ok"}, 503 if fault else 200)
 
     async def metrics(self, request: Request) -> Response:
         self._keys.holder(request.headers)

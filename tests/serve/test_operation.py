@@ -16,9 +16,9 @@ from pyspec.cli.serve import ServerOptions
 from pyspec.serve.access import as_text
 
 
-def health(server, path="/health"):
+def health(server):
     """The status and the body of a health check; one that is not fine says when to ask again."""
-    with begun(server, path) as response:
+    with begun(server, "/health") as response:
         found = response.status, json.loads(response.read())["status"]
     assert (response.getheader("retry-after") == "1") is (response.status == 503)
     return found
@@ -71,22 +71,17 @@ def held(serve, monkeypatch):
     free.set()
 
 
-def tellings(server):
-    found = [get(server, path) for path in ("/health", "/health/ready", "/health/live")]
-    return {(status, told["status"]) for status, told in found}
-
-
 def test_an_engine_that_hangs_is_told_of(held):
     server, free, passes = held
     connection = raw(server, body())
     wait(lambda: server.batch.load == (0, 1))
     passes(590.0)
-    assert tellings(server) == {(200, "ok")}
+    assert health(server) == (200, "ok")
     passes(11.0)
-    assert tellings(server) == {(503, "stuck")}
+    assert health(server) == (503, "stuck")
     free.set()
     server.wait_idle()
-    wait(lambda: tellings(server) == {(200, "ok")})
+    wait(lambda: health(server) == (200, "ok"))
     connection.close()
 
 
@@ -162,11 +157,11 @@ def test_an_idle_engine_does_not_hang(held):
     """However long nobody asked; the time of the first answer counts from its coming."""
     server, _, passes = held
     passes(1e6)
-    assert tellings(server) == {(200, "ok")}
+    assert health(server) == (200, "ok")
     connection = raw(server, body())
     wait(lambda: server.batch.load == (0, 1))
     passes(590.0)
-    assert tellings(server) == {(200, "ok")}
+    assert health(server) == (200, "ok")
     connection.close()
 
 
@@ -179,7 +174,7 @@ def test_who_comes_behind_others_does_not_hide_that_an_engine_hangs(held):
     connections.append(raw(server, body()))
     wait(lambda: server.batch.load == (0, 2))
     passes(201.0)
-    assert tellings(server) == {(503, "stuck")}
+    assert health(server) == (503, "stuck")
     for each in connections:
         each.close()
 
@@ -199,13 +194,12 @@ def test_each_round_shows_that_an_engine_works(serve, monkeypatch):
 
 
 def test_an_engine_that_ended_is_told_of(serve):
-    """Readiness and liveness call that by another word."""
     server = serve()
     service = server.app.state.fleet.default
     service._stopping.set()
     service._wake.set()
     wait(lambda: not service.alive)
-    assert tellings(server) == {(503, "failed")}
+    assert health(server) == (503, "failed")
 
 
 def test_how_long_a_round_may_take_can_be_set():
@@ -218,9 +212,9 @@ NEVER_ENDS = {"logit_bias": {"2": -100}}
 
 
 def test_what_runs_may_end(serve):
-    """It is finished, while what comes is refused and readiness says so; liveness does not."""
+    """It is finished, while what comes is refused and /health says so."""
     server = serve(n_ctx=4096, draft="none")
-    assert health(server, "/health/ready") == (200, "ok")
+    assert health(server) == (200, "ok")
     with streamed(server, max_tokens=300, **NEVER_ENDS) as response:
         ended = drain(server, DEADLINE_S)
         wait(lambda: server.app.state.fleet.draining)
@@ -229,8 +223,7 @@ def test_what_runs_may_end(serve):
             assert json.loads(refused.read())["error"]["code"] == "shutting_down"
         _, told = post(server, b'{"messages": []}', "/v1/messages")
         assert told["error"]["type"] == "overloaded_error"
-        assert health(server, "/health/ready") == health(server) == (503, "draining")
-        assert health(server, "/health/live") == (200, "ok")
+        assert health(server) == (503, "draining")
         assert reasons(response) == ("length", "[DONE]")
     ended.result(DEADLINE_S)
     assert server.batch.load == (0, 0)
