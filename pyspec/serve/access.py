@@ -1,4 +1,4 @@
-"""Records of finished requests, a line of JSON each. They never hold texts."""
+"""What gets in, and what is recorded of it: API keys, bodies, a line of JSON for each request, and metrics. Never texts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+import anyio
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pyspec.batch.run import Batch
@@ -28,6 +31,23 @@ REQUEST_ID = "pyspec.request_id"
 
 UNRECORDED = ("/health", "/metrics")
 """Paths that programs poll, and that are not recorded."""
+
+
+class LengthCheck:
+    """Refuses requests whose body has two lengths, and closes: a proxy that goes by the other one would see another request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it with 400."""
+        app: ASGIApp = self._app
+        if {b"content-length", b"transfer-encoding"} <= {
+            key for key, _ in scope.get("headers", ())
+        }:
+            words = "send Content-Length or Transfer-Encoding, not both"
+            app = PlainTextResponse(words, 400, {"connection": "close"})
+        await app(scope, receive, send)
 
 
 class AccessLog:
@@ -137,6 +157,26 @@ class Keys:
                 401, "the API key is missing or wrong: Authorization: Bearer KEY, or x-api-key: KEY"
             )
         return hashlib.sha256(found[0]).hexdigest()[:32] if len(self._keys) > 1 else ""
+
+
+_BODY_S = 30.0
+# time limit for receiving a request's body
+
+
+async def whole_body(request: Request, most: int) -> bytes:
+    """A request's body of at most `most` bytes. Raises HTTPException if it is too long or too slow."""
+    data = bytearray()
+    try:
+        with anyio.fail_after(_BODY_S):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > most:
+                    raise HTTPException(413, f"the body is longer than {most} bytes")
+    except ClientDisconnect:
+        raise HTTPException(499, "the client has gone") from None
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not come in {_BODY_S:.0f} s") from None
+    return bytes(data)
 
 
 _COUNTED = {

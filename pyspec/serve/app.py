@@ -33,7 +33,15 @@ from pyspec.errors import (
     UnsupportedModel,
 )
 from pyspec.requests.bodies import Body, decoded
-from pyspec.serve.access import REQUEST, REQUEST_ID, AccessLog, Keys, Metrics
+from pyspec.serve.access import (
+    REQUEST,
+    REQUEST_ID,
+    AccessLog,
+    Keys,
+    LengthCheck,
+    Metrics,
+    whole_body,
+)
 from pyspec.serve.apis import llama_server, ollama
 from pyspec.serve.apis.completions import CHATS, TEXTS
 from pyspec.serve.apis.interface import (
@@ -51,7 +59,6 @@ from pyspec.serve.apis.responses import RESPONSES
 from pyspec.serve.embedding import Embedder, EmbeddingBody
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.pending import PendingRequest
-from pyspec.serve.server import LengthCheck, whole_body
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
 
@@ -133,7 +140,8 @@ class Handlers:
         posted |= dict.fromkeys(llama_server.WORK, self.tokenize)
         posted |= dict.fromkeys(("/v1/embeddings", "/api/embed"), self.embed)
         posted["/api/show"] = self.show
-        posted |= {path: posted[f"/v1{path}"] for path in SHORT}
+        short = (path.removeprefix("/v1") for path in (*INTERFACES, COUNT))
+        posted |= {path: posted[whole_path(path)] for path in short}
         got = {
             "/v1/models": self.models,
             "/models": self.models,
@@ -346,7 +354,7 @@ async def _page(request: Request) -> Response:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    interface = interface_at(request.url.path) or _claudes(request)
+    interface = interface_of(request)
     status, code, message = error_fields(error, interface)
     if message in _UNNAMED:
         path = request.url.path[:80]
@@ -357,12 +365,6 @@ async def _refuse(request: Request, error: Exception) -> Response:
         headers = {"x-should-retry": "false"}
     refusal = interface.refusal if interface else openai_refusal
     return json_response(refusal(status, code, message), status, headers)
-
-
-def _claudes(request: Request) -> Interface | None:
-    """Anthropic's interface, for its clients' requests to other paths."""
-    below = request.url.path.startswith("/v1/messages/")
-    return MESSAGES if below or "anthropic-version" in request.headers else None
 
 
 _UNNAMED = ("Not Found", "Method Not Allowed")
@@ -399,9 +401,6 @@ INTERFACES = {
 }
 
 COUNT = "/v1/messages/count_tokens"
-_CHATS = ("/chat/completions", "/completions", "/responses", "/messages")
-SHORT = (*_CHATS, "/messages/count_tokens")
-"""Paths that may also be called without /v1."""
 
 SERVED = (
     *(
@@ -413,12 +412,17 @@ SERVED = (
 """Paths that a 404 lists."""
 
 
-def interface_at(path: str) -> Interface | None:
-    whole = whole_path(path)
-    found = MESSAGES if whole == COUNT else INTERFACES.get(whole)
-    return OLLAMA_CHATS if found is None and path.startswith("/api/") else found
-
-
 def whole_path(path: str) -> str:
     """The path, with /v1 in front where it may be left out."""
-    return f"/v1{path}" if path in SHORT else path
+    return f"/v1{path}" if f"/v1{path}" in (*INTERFACES, COUNT) else path
+
+
+def interface_of(request: Request) -> Interface | None:
+    """The interface whose clients ask: that of the path, or of paths like it, or of a header of Anthropic's clients."""
+    path = whole_path(request.url.path)
+    if path in INTERFACES:
+        return INTERFACES[path]
+    if path.startswith("/api/"):
+        return OLLAMA_CHATS
+    anthropics = path.startswith("/v1/messages/") or "anthropic-version" in request.headers
+    return MESSAGES if anthropics else None

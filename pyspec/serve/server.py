@@ -1,4 +1,4 @@
-"""uvicorn's server as it is used here: it ends in order, and takes no body of two lengths, too long or too late."""
+"""uvicorn's server as it is used here: it ends in order."""
 
 from __future__ import annotations
 
@@ -9,51 +9,9 @@ import signal
 import sys
 from types import FrameType
 
-import anyio
 import uvicorn
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pyspec.serve.fleet import Fleet
-
-_BODY_S = 30.0
-# time limit for receiving a request's body
-
-
-class LengthCheck:
-    """Refuses requests whose body has two lengths, and closes: a proxy that goes by the other one would see another request."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it with 400."""
-        app: ASGIApp = self._app
-        if {b"content-length", b"transfer-encoding"} <= {
-            key for key, _ in scope.get("headers", ())
-        }:
-            words = "send Content-Length or Transfer-Encoding, not both"
-            app = PlainTextResponse(words, 400, {"connection": "close"})
-        await app(scope, receive, send)
-
-
-async def whole_body(request: Request, most: int) -> bytes:
-    """A request's body of at most `most` bytes. Raises HTTPException if it is too long or too slow."""
-    data = bytearray()
-    try:
-        with anyio.fail_after(_BODY_S):
-            async for chunk in request.stream():
-                data += chunk
-                if len(data) > most:
-                    raise HTTPException(413, f"the body is longer than {most} bytes")
-    except ClientDisconnect:
-        raise HTTPException(499, "the client has gone") from None
-    except TimeoutError:
-        raise HTTPException(408, f"the body did not come in {_BODY_S:.0f} s") from None
-    return bytes(data)
-
 
 log = logging.getLogger("pyspec")
 
