@@ -35,7 +35,7 @@ from pyspec.engine.contexts import MAX_SEQUENCES
 from pyspec.errors import Cancelled
 from pyspec.hub.sources import load_manifest
 from pyspec.screen.words import safe
-from pyspec.serve.settings import served_name
+from pyspec.serve import served_name
 from pyspec.text.result import RecordResult
 
 FAILED_ITEMS = 3

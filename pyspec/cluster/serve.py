@@ -25,7 +25,7 @@ from pyspec.batch.maker import Settings
 from pyspec.batch.run import Batch
 from pyspec.errors import OptionError
 from pyspec.serve.app import make_app
-from pyspec.serve.settings import ServerSettings, served_name
+from pyspec.serve import ServerSettings, served_name
 
 log = logging.getLogger("pyspec")
 

@@ -1,1 +1,43 @@
-"""The server: OpenAI's interface over HTTP, on the batch scheduler, and a page to chat in."""
+"""The HTTP server: its applications, the APIs that it speaks, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAX_BODY = 1 << 24
+"""Bytes of a request's body: agents send the whole conversation with each."""
+
+STALL_S = 600.0
+"""Time limit of a round: a slow machine needs minutes for a prefill chunk of 512 tokens."""
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """The model's name for clients, and the server's limits."""
+
+    model: str
+    api_key: str | None = (
+        None  # what clients must send; of several, one a line, users do not share remembered texts
+    )
+    queue: int = 256  # answers that may wait for a sequence; more are refused with 429
+    max_body: int = MAX_BODY
+    hosts: tuple[str, ...] | None = None  # accepted values of the Host header, None for any
+    origins: tuple[str, ...] = ()  # of foreign pages that may use the server
+    log: Callable[[str], Any] | None = None  # takes a line of JSON for each request
+    ping: float = (
+        15.0  # seconds of silence before a stream sends a ping: proxies give up after a minute
+    )
+    stall: float = STALL_S  # seconds after which a round of the model counts as hanging
+
+
+def served_name(word: str) -> str:
+    """Clients' name for a model that the command line names by its name or file."""
+    return Path(word).stem if word.endswith(".gguf") else word
+
+
+def lines_of(text: str) -> list[str]:
+    """Keys in a text, without duplicates."""
+    return list(dict.fromkeys(filter(None, map(str.strip, text.splitlines()))))

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pyspec.batch.run import Batch
 from pyspec.screen.words import safe
 from pyspec.serve.pending import PendingRequest
-from pyspec.serve.settings import lines_of
+from pyspec.serve import lines_of
 from pyspec.text.result import Result
 
 REQUEST = "pyspec.request"

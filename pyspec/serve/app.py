@@ -60,7 +60,7 @@ from pyspec.serve.embedding import Embedder, EmbeddingBody
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.pending import PendingRequest
 from pyspec.serve.service import Service
-from pyspec.serve.settings import ServerSettings
+from pyspec.serve import ServerSettings
 
 log = logging.getLogger("pyspec")
 

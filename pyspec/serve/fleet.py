@@ -12,7 +12,7 @@ from pyspec.batch.run import Batch
 from pyspec.errors import EngineError, ModelNotFound, ShuttingDown, TooManyRequests
 from pyspec.serve.pending import AnswerListener
 from pyspec.serve.service import Service
-from pyspec.serve.settings import ServerSettings
+from pyspec.serve import ServerSettings
 
 _WAIT_S = 30.0
 # time for a model's answers to end before it is unloaded

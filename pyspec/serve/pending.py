@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pyspec.engine.answer import Answer
 from pyspec.engine.statistics import times_among
 from pyspec.errors import AnswerFailed
-from pyspec.serve.settings import ServerSettings
+from pyspec.serve import ServerSettings
 from pyspec.text.parser import joined
 from pyspec.text.parts import AnswerPart, Piece, Token, TokenLogprobs, is_object
 from pyspec.text.result import RecordResult

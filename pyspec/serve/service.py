@@ -40,7 +40,7 @@ from pyspec.requests import bodies
 from pyspec.requests.records import Record, failed
 from pyspec.sampling.options import derive_seed
 from pyspec.serve.pending import AnswerListener, PendingRequest
-from pyspec.serve.settings import ServerSettings
+from pyspec.serve import ServerSettings
 from pyspec.text.parts import Piece
 from pyspec.text.result import RecordResult
 from pyspec.vocab.tokenizer import piece_reader

@@ -24,7 +24,7 @@ from pyspec.batch import Batch
 from pyspec.cli.serve import ServerOptions, _called, _listen
 from pyspec.errors import OptionError
 from pyspec.serve import service
-from pyspec.serve.settings import served_name
+from pyspec.serve import served_name
 
 
 @pytest.fixture

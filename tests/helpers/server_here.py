@@ -52,7 +52,7 @@ class Running:
 @contextmanager
 def opening(tiny_ascii):
     """Starts servers, which end together."""
-    from pyspec.serve.settings import ServerSettings
+    from pyspec.serve import ServerSettings
 
     running = []
 

@@ -26,7 +26,7 @@ def fleet(serve, tmp_path):
     from pyspec.engine.room import expected_bytes
     from pyspec.sampling.chain import Sampling
     from pyspec.serve.fleet import OtherModels
-    from pyspec.serve.settings import ServerSettings
+    from pyspec.serve import ServerSettings
 
     def fleet_(most, memory=math.inf, needs=None):
         paths = {

@@ -12,7 +12,7 @@ from helpers.waiting import wait
 from pyspec.batch import Batch, Settings
 from pyspec.sampling.chain import Sampling
 from pyspec.serve.fleet import OtherModels
-from pyspec.serve.settings import ServerSettings
+from pyspec.serve import ServerSettings
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 
