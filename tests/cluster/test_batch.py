@@ -10,7 +10,7 @@ from helpers.rays import OF_RAY  # noqa: E402
 
 from pyspec.batch import Batch  # noqa: E402
 from pyspec.batch.maker import Settings  # noqa: E402
-from pyspec.cluster.batch import _Rows, answer, open_journals  # noqa: E402
+from pyspec.cluster import _Rows, answer, open_journals  # noqa: E402
 from pyspec.errors import OptionError, ResumeMismatch  # noqa: E402
 from pyspec.requests.records import Record  # noqa: E402
 from pyspec.text.result import Failure, RecordResult  # noqa: E402

@@ -10,7 +10,7 @@ pytest.importorskip(
 )
 
 from pyspec.batch.maker import Settings
-from pyspec.cluster.serve import Replica, app, build
+from pyspec.cluster import Replica, app, build
 from pyspec.errors import OptionError
 from pyspec.sampling.chain import Sampling
 
@@ -49,7 +49,7 @@ def replica(tiny_ascii, monkeypatch):
 def ended(monkeypatch):
     """The statuses with which a replica ended its process."""
     found = []
-    monkeypatch.setattr("pyspec.cluster.serve.os._exit", found.append)
+    monkeypatch.setattr("pyspec.cluster.os._exit", found.append)
     return found
 
 

@@ -17,7 +17,7 @@ from helpers.rays import OF_RAY  # noqa: E402
 from helpers.waiting import wait  # noqa: E402
 
 from pyspec.batch.maker import Settings  # noqa: E402
-from pyspec.cluster.serve import app  # noqa: E402
+from pyspec.cluster import app  # noqa: E402
 from pyspec.sampling.chain import Sampling  # noqa: E402
 
 pytestmark = OF_RAY

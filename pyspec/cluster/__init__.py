@@ -1,1 +1,0 @@
-"""Batches and servers over many machines, by Ray. Nothing else imports it."""
