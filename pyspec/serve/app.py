@@ -259,11 +259,8 @@ class Handlers:
         """All models for ollama's clients, or at /api/ps those that are loaded."""
         self._keys.holder(request.headers)
         loaded = {each.serving.model: each.batch for each in self._fleet.services}
-        if request.url.path == "/api/ps":
-            return json_response(ollama.loaded(loaded.items()))
-        return json_response(
-            ollama.tags((name, loaded.get(name)) for name in await self._fleet.names())
-        )
+        names = loaded if request.url.path == "/api/ps" else await self._fleet.names()
+        return json_response(ollama.models((name, loaded.get(name)) for name in names))
 
     async def show(self, request: Request) -> Response:
         """A model's description, for ollama's clients."""

@@ -6,10 +6,11 @@ https://github.com/ollama/ollama/blob/main/docs/api.md
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from time import time
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec.structs import asdict
@@ -50,6 +51,8 @@ class OllamaBody(Body):
 
     refused = (*(name for name in REFUSED if name != "suffix"), "logprobs", "top_logprobs")
     most_answers = 1
+    asks: ClassVar[str]
+    """The field without which a request only loads the model."""
 
     options: OllamaOptions | None = None
     format: str | dict[str, Any] | None = None
@@ -69,6 +72,13 @@ class OllamaBody(Body):
     def streams(self) -> bool:
         """Whether the answer is to be streamed, which is the default."""
         return self.stream is not False
+
+    @property
+    def unasked(self) -> dict[str, Any] | None:
+        """The response to a request that only loads the model, else None."""
+        if getattr(self, self.asks):
+            return None
+        return {**_frame(self.model, time(), done=True), **_said(self), "done_reason": "load"}
 
     @property
     def _effort(self) -> str | None:
@@ -93,12 +103,9 @@ class OllamaBody(Body):
 class OllamaChat(OllamaBody):
     """A chat. Without messages it only loads the model."""
 
-    messages: list[dict[str, Any]] | None = None
+    asks = "messages"
 
-    @property
-    def unasked(self) -> dict[str, Any] | None:
-        """The response to a request that only loads the model, else None."""
-        return None if self.messages else _loaded(self, {"message": _message("")})
+    messages: list[dict[str, Any]] | None = None
 
     def records(self, name: str) -> list[Record]:
         """The chat as one record. Raises InputError."""
@@ -110,6 +117,7 @@ class OllamaText(OllamaBody):
     """A prompt. raw: without the template. suffix: the text after the answer. Without a prompt it only loads the model."""
 
     refused = (*OllamaBody.refused, "template", "context")
+    asks = "prompt"
 
     prompt: str | None = None
     system: str | None = None
@@ -118,11 +126,6 @@ class OllamaText(OllamaBody):
     suffix: str | None = None
     images: list[str] | None = None
     context: list[int] | None = None
-
-    @property
-    def unasked(self) -> dict[str, Any] | None:
-        """The response to a request that only loads the model, else None."""
-        return None if self.prompt else _loaded(self, {"response": ""})
 
     def records(self, name: str) -> list[Record]:
         """The prompt as one record. Raises InputError."""
@@ -158,37 +161,34 @@ def _call_in(call: dict[str, Any], index: int) -> dict[str, Any]:
 
 # -- answers out -------------------------------------------------------------------------------------------------------
 
-_Wrap = Callable[[str, str, list[dict[str, Any]]], dict[str, Any]]
 
-
-def _message(text: str, thinking: str = "", calls: list[dict[str, Any]] = []) -> dict[str, Any]:  # noqa: B006
-    made: dict[str, Any] = {"role": "assistant", "content": text}
-    if thinking:
-        made["thinking"] = thinking
+def _said(
+    body: Body, text: str = "", thinking: str = "", calls: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """What an answer says: a chat's is a message."""
+    made: dict[str, Any] = {"thinking": thinking} if thinking else {}
+    if not isinstance(body, OllamaChat):
+        return {"response": text, **made}
     if calls:
+        functions = (call["function"] for call in calls)
         made["tool_calls"] = [
-            {"function": {"name": f["name"], "arguments": object_of(f["arguments"])}}
-            for f in (call["function"] for call in calls)
+            {"function": {"name": each["name"], "arguments": object_of(each["arguments"])}}
+            for each in functions
         ]
-    return made
-
-
-def _of_chat(text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"message": _message(text, thinking, calls)}
-
-
-def _of_text(text: str, thinking: str, _calls: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"response": text, **({"thinking": thinking} if thinking else {})}
+    return {"message": {"role": "assistant", "content": text, **made}}
 
 
 def _frame(model: str | None, created: float, *, done: bool) -> dict[str, Any]:
-    moment = datetime.fromtimestamp(created, timezone.utc).isoformat().replace("+00:00", "Z")
-    return {"model": model, "created_at": moment, "done": done}
+    return {"model": model, "created_at": _moment(created), "done": done}
 
 
-def _loaded(body: Body, nothing: dict[str, Any]) -> dict[str, Any]:
-    now = datetime.now(timezone.utc).timestamp()
-    return {**_frame(body.model, now, done=True), **nothing, "done_reason": "load"}
+def _moment(seconds: float) -> str:
+    """A time, seconds since 1970, as text."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def _answer(pending: PendingRequest, *, done: bool) -> dict[str, Any]:
+    return _frame(pending.body.model or pending.serving.model, pending.created, done=done)
 
 
 def _end(choice: Choice) -> dict[str, Any]:
@@ -208,66 +208,58 @@ def _end(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _whole(wrapped: _Wrap) -> Callable[[PendingRequest, list[Choice]], dict[str, Any]]:
-    def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
-        (choice,) = choices
-        result = choice.result
-        answer = wrapped(result.text, result.reasoning, result.calls)
-        return {**_frame(_model(pending), pending.created, done=True), **answer, **_end(choice)}
-
-    return whole
+def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+    """The body of a response that is not streamed."""
+    (choice,) = choices
+    result = choice.result
+    said = _said(pending.body, result.text, result.reasoning, result.calls)
+    return {**_answer(pending, done=True), **said, **_end(choice)}
 
 
-def _model(pending: PendingRequest) -> str:
-    return str(pending.body.model or pending.serving.model)
+async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
+    """Lines as the answer grows. Calls are sent whole, before the last line."""
+    choices = pending.choices()
+    async for choice in pending.updates(choices):
+        for said in _lines(choice) if choice is not None else ():
+            yield _line({**_answer(pending, done=False), **said})
+    yield _line({**_answer(pending, done=True), **_said(pending.body), **_end(choices[0])})
 
 
-def _events(wrapped: _Wrap) -> Callable[[PendingRequest], AsyncIterator[bytes]]:
-    async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
-        """Lines as the answer grows. Calls are sent whole, before the last line."""
-        choices = pending.choices()
-        async for choice in pending.updates(choices):
-            for made in _lines(wrapped, choice) if choice is not None else ():
-                yield _line({**_frame(_model(pending), pending.created, done=False), **made})
-        last = {**_frame(_model(pending), pending.created, done=True), **wrapped("", "", [])}
-        yield _line({**last, **_end(choices[0])})
-
-    return events
-
-
-def _lines(wrapped: _Wrap, choice: Choice) -> Iterator[dict[str, Any]]:
+def _lines(choice: Choice) -> Iterator[dict[str, Any]]:
+    body = choice.pending.body
     for part in choice.taken():
         if part.kind == "reasoning":
-            yield wrapped("", part.text, [])
+            yield _said(body, thinking=part.text)
         elif part.kind in ("content", "broken") and part.text:
-            yield wrapped(part.text, "", [])
+            yield _said(body, part.text)
     if choice.result is not None and choice.result.calls:
-        yield wrapped("", "", choice.result.calls)
+        yield _said(body, calls=choice.result.calls)
 
 
 def _line(value: dict[str, Any]) -> bytes:
     return msgspec.json.encode(value) + b"\n"
 
 
-def ollama_refusal(_status: int, _code: str | None, message: str) -> dict[str, Any]:
+def refusal(_status: int, _code: str | None, message: str) -> dict[str, Any]:
     """An error in ollama's format."""
     return {"error": message}
 
 
 def broken(status: int, code: str | None, message: str) -> bytes:
     """The last line of a stream that fails."""
-    return _line(ollama_refusal(status, code, message))
+    return _line(refusal(status, code, message))
 
 
 OLLAMA_CHATS = Interface(
-    "ollama chat", "chat-", OllamaChat, _whole(_of_chat), _events(_of_chat), ollama_refusal, broken,
-    media_type=LINES, ping=b"",
-)  # fmt: skip
+    "ollama chat", "chat-", OllamaChat, whole, events, refusal, broken, media_type=LINES, ping=b""
+)
 OLLAMA_TEXTS = Interface(
-    "ollama text", "text-", OllamaText, _whole(_of_text), _events(_of_text), ollama_refusal, broken,
+    "ollama text", "text-", OllamaText, whole, events, refusal, broken,
     too_long=PROMPT_TOO_LONG, media_type=LINES, ping=b"",
 )  # fmt: skip
 
+
+# -- models ------------------------------------------------------------------------------------------------------------
 
 OLLAMA_VERSION = "0.12.6"
 """The version of ollama whose API is served: clients check it before they use newer features."""
@@ -280,31 +272,25 @@ def version() -> dict[str, Any]:
     return {"version": OLLAMA_VERSION, "pyspec": __version__}
 
 
-def tags(named: Iterable[tuple[str, Batch | None]]) -> dict[str, Any]:
+def models(named: Iterable[tuple[str, Batch | None]]) -> dict[str, Any]:
     """The models that requests may name. Of a model that is not loaded, only the name is known."""
     return {"models": [_entry(name, batch) for name, batch in named]}
 
 
-def loaded(named: Iterable[tuple[str, Batch]]) -> dict[str, Any]:
-    return {
-        "models": [
-            {**_entry(name, batch), "expires_at": _FOREVER, "size_vram": 0, "context_length": batch.facts["n_ctx"]}
-            for name, batch in named
-        ]
-    }  # fmt: skip
-
-
 def _entry(name: str, batch: Batch | None) -> dict[str, Any]:
-    path = None if batch is None else Path(batch.target.model_path)
-    digest = "" if path is None else known_sha256(path)
-    moment = datetime.fromtimestamp(0 if path is None else path.stat().st_mtime, timezone.utc)
+    known: dict[str, Any] = {"name": name, "model": name, "size": 0, "digest": "", "modified_at": _moment(0)}
+    known["details"] = _details(batch)
+    if batch is None:
+        return known
+    path = Path(batch.target.model_path)
     return {
-        "name": name,
-        "model": name,
-        "modified_at": moment.isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "size": 0 if batch is None else batch.facts["size"],
-        "digest": digest,
-        "details": _details(batch),
+        **known,
+        "modified_at": _moment(path.stat().st_mtime),
+        "size": batch.facts["size"],
+        "digest": known_sha256(path),
+        "expires_at": _FOREVER,
+        "size_vram": 0,
+        "context_length": batch.facts["n_ctx"],
     }
 
 
