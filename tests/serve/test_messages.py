@@ -227,15 +227,6 @@ def test_what_another_server_ran_is_left_out():
     assert [message["content"] for message in made] == ["one and one?", "So it is.", "on"]
 
 
-def test_a_summary_of_what_was_said_is_read():
-    """As what the model said; one that failed says nothing."""
-    for given, text in (("They added.", "They added.\nSo."), (None, "\nSo.")):
-        blocks = [{"type": "compaction", "content": given}, {"type": "text", "text": "So."}]
-        own = {"role": "assistant", "content": blocks}
-        made = record_of(messages=[own, {"role": "user", "content": "on"}]).messages
-        assert made[0]["content"] == text
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -341,6 +332,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         {"messages": []},
         {"messages": [{"role": "tool", "content": "x"}]},
         {"messages": [{"role": "user", "content": [IMAGE]}]},
+        {"messages": [{"role": "user", "content": [{"type": "search_result"}]}]},
         {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
         {"messages": [{"role": "user", "content": [5]}]},
         {"messages": TURNS[:2]},

@@ -200,7 +200,7 @@ _DOCUMENTS = {"text": "data", "content": "content"}
 
 
 def _text(block: dict[str, Any]) -> str:
-    """The text of a block: a text, a search result, a text document or a reference to a tool. Raises InputError."""
+    """The text of a block: a text, a text document or a reference to a tool. Raises InputError."""
     kind, source = block.get("type"), block.get("source")
     if kind == "tool_reference":
         return f"{block['tool_name']} can be called now."
@@ -208,8 +208,6 @@ def _text(block: dict[str, Any]) -> str:
         content = source[_DOCUMENTS[source["type"]]]
         parts = (block.get("title"), block.get("context"), text_of(content, ("text",)))
         return "\n".join(filter(None, parts))
-    if kind == "search_result":
-        return f"{block['title']} ({source})\n{text_of(block['content'], ('text',))}"
     return text_of([block], ("text",))
 
 
@@ -229,8 +227,6 @@ def _own(blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             calls.append({"id": block["id"], "type": "function", "function": function})
         elif kind == "thinking":
             thoughts.append(block["thinking"])
-        elif kind == "compaction":
-            texts.append(block.get("content") or "")
         elif not _SERVERS_OWN.fullmatch(str(kind)):
             texts.append(_text(block))
     made: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts) or None}
