@@ -39,62 +39,49 @@ def _positive(value: Any) -> bool:
     return type(value) not in (int, float) or value > 0
 
 
+def _same(undone: Undone, names: str) -> dict[str, Undone]:
+    return dict.fromkeys(names.split(), undone)
+
+
 _EDITORS = ["top_k", "top_p", "infill"]  # llama.vim names those that it sets, in their order
 _BUDGET = Undone(hint="use reasoning_budget", asks=_unless(-1))
 _STORED = Undone(
     "needs stored responses, and none are stored", "send the whole conversation as input"
 )
 _ANYWHERE = {
+    **_same(
+        Undone(), "suffix preserved_tokens reasoning_budget_message return_progress guided_whitespace_pattern"
+        " include_stop_str_in_output kv_transfer_params mm_processor_kwargs return_tokens_as_token_ids vllm_xargs mirostat"
+        " min_tokens ignore_eos use_beam_search",
+    ),
+    **_same(Undone(asks=_positive), "top_n_sigma adaptive_target min_keep n_indent"),
+    **_same(Undone(hint="use logit_bias"), "logits_processors bad_words allowed_token_ids"),
+    **_same(Undone(hint="use structured_outputs"), "guided_choice guided_grammar guided_json guided_regex"),
+    **_same(Undone(hint="send tools, whose calls are held to their form"), "grammar_lazy grammar_triggers"),
     # OpenAI's
     "moderation": Undone("is not done here"),
     "prompt_cache_options": Undone(
         "asks for no answer (prewarm)", "send max_tokens 0", lambda v: not isinstance(v, dict) or bool(v.get("prewarm"))
     ),
-    "suffix": Undone(),
     # llama-server's and vLLM's
     "n_predict": Undone(hint="use max_tokens", asks=_unless(-1)),
     "typ_p": Undone(asks=_unless(1)),
-    "top_n_sigma": Undone(asks=_positive),
-    "adaptive_target": Undone(asks=_positive),
     "chat_format": Undone("comes with the model"),
-    "grammar_lazy": Undone(hint="send tools, whose calls are held to their form"),
-    "grammar_triggers": Undone(hint="send tools, whose calls are held to their form"),
     "lora": Undone(hint="merge the adapter into the model's file"),
-    "min_keep": Undone(asks=_positive),
     "n_cmpl": Undone(hint="use n", asks=_unless(1)),
-    "n_indent": Undone(asks=_positive),
     "parse_tool_calls": Undone("is always done", "leave tools out", _unless(True)),
-    "preserved_tokens": Undone(),
-    "reasoning_budget_message": Undone(),
     "reasoning_budget_tokens": _BUDGET,
     "reasoning_format": Undone("cannot be chosen", asks=_unless("auto", "deepseek")),
     "repeat_last_n": Undone("is always 64", asks=_unless(64)),
     "response_fields": Undone("cannot be chosen"),
-    "return_progress": Undone(),
     "t_max_predict_ms": Undone(hint="use max_tokens, or close the connection", asks=_positive),
     "thinking_forced_open": Undone(hint="use chat_template_kwargs"),
-    **dict.fromkeys(
-        ("guided_choice", "guided_grammar", "guided_json", "guided_regex"), Undone(hint="use structured_outputs")
-    ),
-    "guided_whitespace_pattern": Undone(),
     "include_reasoning": Undone("is always done", "ask for none by enable_thinking", _unless(True)),
-    "include_stop_str_in_output": Undone(),
-    "kv_transfer_params": Undone(),
-    "logits_processors": Undone(hint="use logit_bias"),
-    "mm_processor_kwargs": Undone(),
     "return_token_ids": Undone(hint="send the content to /tokenize"),
-    "return_tokens_as_token_ids": Undone(),
     "skip_special_tokens": Undone("is always done", asks=_unless(True)),
     "thinking_token_budget": _BUDGET,
     "truncate_prompt_tokens": Undone(hint="shorten the prompt"),
-    "vllm_xargs": Undone(),
-    "mirostat": Undone(),
-    "min_tokens": Undone(),
-    "ignore_eos": Undone(),
     "stop_token_ids": Undone(hint="use stop"),
-    "bad_words": Undone(hint="use logit_bias"),
-    "allowed_token_ids": Undone(hint="use logit_bias"),
-    "use_beam_search": Undone(),
     "chat_template": Undone("comes with the model", "use chat_template_kwargs, or set another when the server starts"),
     "documents": Undone(hint="write them into a message"),
     "samplers": Undone("cannot be put into another order", asks=lambda v: bool(v) and v != _EDITORS),
@@ -103,24 +90,20 @@ _ANYWHERE = {
     "num_ctx": Undone("is no matter of a request", "set the context when the server starts (-c)"),
 }  # fmt: skip
 UNDONE = _ANYWHERE | {
+    **_same(_STORED, "background conversation previous_response_id prompt"),
+    **_same(Undone(hint="use /v1/chat/completions"), "logprobs top_logprobs"),
     # of some kinds alone: vLLM's, and ollama's
     "add_special_tokens": Undone("is always done", "send token ids", _unless(True)),
     "echo": Undone(hint="use /v1/completions"),
-    "logprobs": Undone(hint="use /v1/chat/completions"),
-    "top_logprobs": Undone(hint="use /v1/chat/completions"),
     # OpenAI's
     "audio": Undone(hint="answers are text alone"),
     "functions": Undone(hint="use tools"),
     "function_call": Undone(hint="use tool_choice"),
     "modalities": Undone("has more than text", "answers are text alone", lambda v: set(v) != {"text"} and bool(v)),
     "web_search_options": Undone("asks for a search, and none is made here", asks=lambda _: True),
-    "background": _STORED,
     "include": Undone(
         "asks for log-probabilities", "use /v1/chat/completions", lambda v: "message.output_text.logprobs" in v
     ),
-    "conversation": _STORED,
-    "previous_response_id": _STORED,
-    "prompt": _STORED,
     "personality": Undone(hint="describe it in instructions"),
     "truncation": Undone("auto is not supported", "leave it out, and shorten the input", _unless("disabled")),
     # Anthropic's
