@@ -45,11 +45,7 @@ class SpeculationBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AnswerFields(msgspec.Struct, kw_only=True):
-    """Options of an answer that a record, a line of JSON or a request may set, other than samplers. None: the batch's setting.
-
-    grammar: GBNF that the answer has to follow. sampling: the source of random numbers, see `Sampling`. speculation:
-    how the answer is drafted and verified.
-    """
+    """Options of an answer but for those of samplers. None: the batch's setting."""
 
     max_tokens: int | None = None
     seed: int | None = None
@@ -71,7 +67,7 @@ else:
 
 
 class RequestFields(_Numbers, kw_only=True):
-    """All options of an answer. logit_bias: is added to logits, by token id. Sampler options have llama-server's names."""
+    """All options of an answer. Sampler options have llama-server's names."""
 
     logit_bias: dict[int, float] | None = None
     dry_sequence_breakers: list[str] | None = None
@@ -81,16 +77,7 @@ SAMPLER_FIELDS = (*(each.name for each in OFFERED), "logit_bias", "dry_sequence_
 """A record's sampler options."""
 
 
-class RecordFields(RequestFields, kw_only=True):
-    """Fields of a record and of a line of JSON. chat_template_kwargs: variables of the chat template."""
-
-    prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    system: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-
-
-class Record(RecordFields, kw_only=True):
+class Record(RequestFields, kw_only=True):
     """One prompt and its options. None leaves the batch's own setting.
 
     Give one of `prompt`, `messages` and `tokens`. Sampler options that are not listed have the names of `Sampling`.
@@ -125,6 +112,10 @@ class Record(RecordFields, kw_only=True):
         error: The reason why the record cannot be answered.
     """
 
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    system: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     id: str
     tokens: list[int] | None = None
     stop: list[str] | None = None
