@@ -362,24 +362,10 @@ def known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
             raise InputError(f"a message has the role {role[:40]!r}", f"use {', '.join(_ROLES)}")
         if message.get("function_call"):
             raise InputError("function_call is not supported", "use tool_calls")
-        found.append(with_function_calls(_with_refusal(message)))
+        if message.get("refusal") and message.get("content") is None:
+            message = {**message, "content": message["refusal"]}
+        found.append(with_function_calls(message))
     return found
-
-
-def _with_refusal(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose refusal, if any, becomes its content."""
-    content, refusal = message.get("content"), message.get("refusal")
-    if isinstance(content, list) and any(map(_is_refusal, content)):
-        return {**message, "content": [_as_text(part) for part in content]}
-    return {**message, "content": refusal} if refusal and content is None else message
-
-
-def _is_refusal(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == "refusal"
-
-
-def _as_text(part: Any) -> Any:
-    return {"type": "text", "text": part.get("refusal")} if _is_refusal(part) else part
 
 
 def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

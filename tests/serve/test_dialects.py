@@ -74,7 +74,6 @@ def test_a_repetition_penalty_by_vllms_name():
 @pytest.mark.parametrize(
     "said",
     [
-        {"content": [{"type": "text", "text": "N"}, {"type": "refusal", "refusal": "o."}]},
         {"content": [{"type": "text", "text": "No."}], "refusal": "Never."},
         {"content": None, "refusal": "No."},
         {"refusal": "No."},
