@@ -1,10 +1,9 @@
-"""Programs that ask any server of OpenAI's or Anthropic's interface: litellm, lm-evaluation-harness, LangChain."""
+"""Programs that ask any server of OpenAI's or Anthropic's interface: litellm and LangChain."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import math
 from typing import Literal
 
 import pytest
@@ -52,48 +51,6 @@ def test_litellm_completes_texts(serve, litellm):
     plain = {"prompt": "abc", "max_tokens": 6, "temperature": 0}
     _, told = post(server, json.dumps(plain).encode(), "/v1/completions")
     assert done.choices[0].text == told["choices"][0]["text"]
-
-
-def test_lm_eval_scores_choices(serve, tmp_path, monkeypatch):
-    """A local task by `local-completions`: what it takes for likeliest is what the server's own log-probabilities say."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
-    lm_eval = pytest.importorskip("lm_eval", reason="install pyspec-llama[clients]")
-    server = serve()
-    docs = [
-        {"q": "once upon", "c": [" a time", " the"], "a": 0},
-        {"q": "to be or", "c": [" not", " zzzz"], "a": 1},
-    ]
-    path = tmp_path / "docs.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in docs))
-    task = {
-        "task": "local", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(path)}},
-        "output_type": "multiple_choice", "test_split": "test", "doc_to_text": "q", "doc_to_choice": "c",
-        "doc_to_target": "a", "target_delimiter": "", "metric_list": [{"metric": "acc"}],
-    }  # fmt: skip
-    arguments = {"model": "tiny", "base_url": f"{server.url}/v1/completions", "tokenizer_backend": "remote",
-                 "tokenized_requests": True, "num_concurrent": 1, "max_length": 512}  # fmt: skip
-    found = lm_eval.simple_evaluate(
-        "local-completions", model_args=arguments, tasks=[task], log_samples=True, bootstrap_iters=0
-    )
-    samples = found["samples"]["local"]
-    for doc, sample in zip(docs, samples, strict=True):
-        said = [float(each[0][0]) for each in sample["resps"]]
-        assert said == pytest.approx(
-            [_score(server, doc["q"], each) for each in doc["c"]], abs=1e-3
-        )
-    right = [
-        max(range(2), key=lambda i: float(s["resps"][i][0][0])) == s["target"] for s in samples
-    ]
-    assert found["results"]["local"]["acc,none"] == sum(right) / 2
-
-
-def _score(server, text, choice):
-    """Log-probability of a continuation, by echo and logprobs."""
-    body = {"prompt": text + choice, "max_tokens": 0, "echo": True, "logprobs": 0}
-    _, told = post(server, json.dumps(body).encode(), "/v1/completions")
-    told = told["choices"][0]["logprobs"]["token_logprobs"]
-    return math.fsum(told[len(text) :])
 
 
 @pytest.fixture
