@@ -25,7 +25,6 @@ def counted(model, result):
 
 
 def test_invoke(both, llm):
-    """A prompt's answer, drafted."""
 
     def client():
         model = llm()
@@ -59,14 +58,12 @@ def test_stream_and_stop(both, llm):
 
 
 def test_token_counts(both, llm):
-    """get_num_tokens goes through our tokenizer."""
     theirs, ours = both(lambda: llm().get_num_tokens("abc abc"))
     assert ours == theirs
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat(both, tiny_ascii, stream):
-    """A conversation's next turn."""
     from langchain_community.chat_models import ChatLlamaCpp
     from langchain_core.messages import HumanMessage, SystemMessage
 

@@ -10,7 +10,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
 
 @pytest.mark.parametrize("call", ["complete", "stream_complete", "chat"])
 def test_answers(both, tiny_ascii, call):
-    """Completion, stream and chat give the original's text, drafted."""
     from llama_index.core.llms import ChatMessage
     from llama_index.llms.llama_cpp import LlamaCPP
 

@@ -72,7 +72,6 @@ def outcomes(sources, models, kind):
 
 
 def test_what_passes_with_theirs_passes_with_ours(sources, models):
-    """No test of llama-cpp-python's is lost."""
     theirs = outcomes(sources, models, "theirs")
     ours = outcomes(sources, models, "ours")
     passed = {name for name, outcome in theirs.items() if outcome == "passed"}

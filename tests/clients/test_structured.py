@@ -17,7 +17,6 @@ SCHEMA = {
 
 
 def test_outlines_json(both, tiny_ascii):
-    """JSON of a schema: the original's text, and drafts accepted under the processor."""
     pytest.importorskip("numba", reason="install pyspec-llama[clients]")
     outlines = pytest.importorskip("outlines", reason="install pyspec-llama[clients]")
     from outlines.types import JsonSchema
@@ -98,7 +97,6 @@ def test_guidance_and_we_share_a_context(both, smollm2):
 
 
 def test_instructor(both, smollm2):
-    """A pydantic model through the chat interface and its grammar."""
     instructor = pytest.importorskip("instructor", reason="install pyspec-llama[clients]")
     from typing import Literal
 

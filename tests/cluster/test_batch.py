@@ -44,7 +44,6 @@ def arguments():
 
 @pytest.mark.filterwarnings("error:.*concurrency.*")
 def test_datasets_in_and_out(arguments, tiny_target, tmp_path):
-    """A Parquet file of prompts becomes a Parquet file of answers."""
     with Batch(str(tiny_target), **arguments) as batch:
         local = {result.id: result.text for result in batch.run(PROMPTS)}
     rows = [{"id": str(i), "prompt": prompt} for i, prompt in enumerate(PROMPTS)]
@@ -115,7 +114,6 @@ def test_a_dataset_goes_on_where_it_stopped(arguments, tiny_target, tmp_path):
 
 
 def test_a_row_that_cannot_be_read_is_its_own_error(arguments, tiny_target):
-    """Beside good ones, which are answered."""
     pyarrow = pytest.importorskip("pyarrow")
     rows = pyarrow.table({"id": ["a", "b"], "prompt": ["abc"] * 2, "max_tokens": [None, "many"]})
     found = _Rows(str(tiny_target), arguments)(rows)

@@ -64,7 +64,6 @@ def test_a_replica_without_its_engine_ends(replica, ended):
 
 
 def test_a_replica_whose_engine_hangs_ends(replica, ended):
-    """At Ray's next check, as one without its engine."""
     assert replica.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).is_success
     service = replica._served.state.fleet.default
     service.beaten = -1e9

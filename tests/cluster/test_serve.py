@@ -73,13 +73,11 @@ def chat(url, text, headers=None, **more):
 
 
 def test_a_model_is_called_as_it_was_named(url, tiny_ascii):
-    """By the name in force without Ray."""
     (entry,) = requests.get(f"{url}/v1/models", timeout=60).json()["data"]
     assert entry["id"] == tiny_ascii.stem
 
 
 def test_the_whole_interface_is_there(url):
-    """Health, the page, an answer, a stream and a refusal, each with its status and type."""
     assert requests.get(f"{url}/health", timeout=60).status_code == 200
     assert "text/html" in requests.get(url, timeout=60).headers["content-type"]
     assert chat(url, "abc").json()["usage"]["completion_tokens"] == 8

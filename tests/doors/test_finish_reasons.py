@@ -26,7 +26,6 @@ def test_no_tokens_are_an_answer(doors, name):
 @pytest.mark.parametrize("name", ["class", "generate", "batch", "serve"])
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_stop_string_ends_an_answer_before_it(doors, name, alone):
-    """The first that comes."""
     whole = doors[name]().text
     at = next(i for i in range(4, 12) if whole.index(whole[i : i + 2]) == i)
     reply = doors[name](

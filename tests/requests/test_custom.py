@@ -27,7 +27,6 @@ def record_of(*messages, **body):
 
 
 def test_the_model_knows_a_custom_tool_as_a_function_of_one_text():
-    """Its form is told; a function beside it stays as it is."""
     record = record_of(tools=[PATCH, READ])
     patch, read = record.tools
     assert (patch["name"], patch["parameters"]["required"]) == ("patch", ["input"])
@@ -47,14 +46,12 @@ def test_a_tool_of_any_text_needs_no_more_than_a_name(form):
     "tool", [{"type": "custom"}, {"type": "custom", "custom": {}}, {"type": "web_search"}]
 )
 def test_a_tool_without_a_name_is_refused(tool):
-    """So are those that the server would have to run."""
     body = json.dumps({"messages": [SAID], "tools": [tool]}).encode()
     with pytest.raises((InputError, KeyError)):
         read_body("/v1/chat/completions", body).records("a")
 
 
 def test_a_custom_tool_may_be_wanted():
-    """By its name, as OpenAI's choice has it."""
     choice = {"type": "custom", "custom": {"name": "patch"}}
     assert record_of(tools=[PATCH, READ], tool_choice=choice).tool_choice == "patch"
 

@@ -38,7 +38,6 @@ def test_a_call_of_a_custom_tool_is_of_its_own_type(client, script_all):
 
 
 def test_it_is_streamed_as_it_is_whole(client, script_all):
-    """In one piece; a function's call behind it comes as ever."""
     says = f"{call('patch', input=TEXT)}\n{call('read', path='a')}"
     whole = ask(client, says).choices[0].message.tool_calls
     chunks = [c.choices[0] for c in ask(client, says, stream=True) if c.choices]

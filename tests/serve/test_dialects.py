@@ -39,7 +39,6 @@ SHAPE = {
     ],
 )
 def test_a_schema_by_other_servers_names(serve, asked):
-    """llama-server's and vLLM's."""
     assert set(json.loads(said(serve(), max_tokens=100, **asked))) == {"n"}
 
 
@@ -66,7 +65,6 @@ def record_of(**options):
 
 
 def test_a_repetition_penalty_by_vllms_name():
-    """It is llama.cpp's, whose own name is heard first."""
     assert record_of(repetition_penalty=1.5).repeat_penalty == 1.5
     assert record_of(repetition_penalty=1.5, repeat_penalty=1.2).repeat_penalty == 1.2
 
@@ -81,7 +79,6 @@ def test_a_repetition_penalty_by_vllms_name():
     ],
 )
 def test_what_the_model_refused_is_a_part_of_the_history(said):
-    """As what it said, wherever OpenAI has it."""
     (made,) = standard(record_of(messages=[{"role": "assistant", **said}]).messages)
     assert made["content"] == "No."
 
@@ -119,7 +116,6 @@ def test_a_prediction_that_is_none_is_refused(serve, wrong):
 
 
 def test_several_calls_where_one_must_be_are_refused_by_request_alone():
-    """OpenAI's default is that several may be."""
     tools = [{"function": {"name": "f"}}]
     for asked, several in ((None, True), (True, True), (False, False)):
         assert record_of(tools=tools, parallel_tool_calls=asked).parallel is several
@@ -155,7 +151,6 @@ def test_clients_are_told_to_go_on_without_threads(server):
 
 
 def test_the_runner_of_tools_works(server):
-    """Anthropic's own, as it is by default."""
     anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
 
     @anthropic.beta_tool
@@ -174,7 +169,6 @@ def test_the_runner_of_tools_works(server):
     [("/v1/messages/batches", {}), ("/v1/models/none", {"anthropic-version": "2023-06-01"})],
 )
 def test_errors_elsewhere_have_anthropics_form(path, headers, server):
-    """Below its paths, and for its clients anywhere."""
     status, told = get(server, path, **headers)
     assert (status, told["type"], told["error"]["type"]) == (404, "error", "not_found_error")
 
@@ -197,7 +191,6 @@ def test_completions_are_answered_without_v1(server):
 @pytest.mark.parametrize("field", ["enable_thinking", "think"])
 @pytest.mark.parametrize("kind", [ChatBody, MessagesBody])
 def test_no_reasoning_by_others_names(kind, field):
-    """False asks for none, true for what there is anyway."""
     for value, wanted in ((False, False), (True, None)):
         (record,) = records_of(
             decoded(kind, msgspec.json.encode({"messages": USER, field: value})), "a"

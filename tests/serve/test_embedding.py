@@ -66,7 +66,6 @@ def vectors(model, texts):
 
 @pytest.mark.parametrize("name", POOLS)
 def test_vectors_are_llama_cpps(folder, embedders, name):
-    """Several texts in one decode, whatever the pooling."""
     found, tokens = vectors(embedders[name], TEXTS)
     expected, count = reference(folder / f"{name}.gguf", TEXTS)
     assert np.allclose(found, expected, atol=1e-5)
@@ -74,7 +73,6 @@ def test_vectors_are_llama_cpps(folder, embedders, name):
 
 
 def test_openais_fields(server):
-    """Numbers or base64, and fewer of them, again of length 1."""
     plain = ask(server, "/v1/embeddings", input=TEXTS, model="mean")
     assert [each["index"] for each in plain["data"]] == [0, 1, 2, 3]
     assert (plain["model"], plain["usage"]["prompt_tokens"]) == ("mean", 32)
@@ -87,7 +85,6 @@ def test_openais_fields(server):
 
 
 def test_openais_client_reads_them(server):
-    """It asks for base64."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
         made = client.embeddings.create(model="mean", input=TEXTS)
         names = [model.id for model in client.models.list()]

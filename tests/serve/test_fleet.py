@@ -62,7 +62,6 @@ def said(server, model, **options):
 
 
 def test_a_request_chooses_its_model(fleet):
-    """Loaded when it is first asked for and kept; without a name the first answers."""
     server, loaded = fleet(3)
     found = {name: said(server, name) for name in ("tiny", "a", "b", "a")}
     assert loaded == ["a", "b"]
@@ -121,7 +120,6 @@ def rest(stream):
 
 @pytest.mark.parametrize("bound", [{"most": 1}, {"most": 9, "memory": 1.5}])
 def test_a_model_that_answers_stays(fleet, bound):
-    """Another waits until its stream has ended."""
     server, loaded = fleet(**bound)
     with held_answer(server) as stream, ThreadPoolExecutor(1) as others:
         other = others.submit(said, server, "a")
@@ -133,7 +131,6 @@ def test_a_model_that_answers_stays(fleet, bound):
 
 
 def test_an_idle_model_makes_room_before_one_that_answers(fleet):
-    """Though it was used later; where all answer, one who asks for another is told so."""
     server, _ = fleet(9, memory=2.5)
     with held_answer(server):
         said(server, "a")
@@ -142,7 +139,6 @@ def test_an_idle_model_makes_room_before_one_that_answers(fleet):
 
 
 def test_where_every_model_answers_another_is_refused(fleet, monkeypatch):
-    """With 429 and what may help; what answers goes on."""
     server, loaded = fleet(9, memory=1.5)
     with held_answer(server) as stream:
         with monkeypatch.context() as patch:
@@ -177,7 +173,6 @@ def test_what_takes_more_than_was_known_makes_room_behind_it(fleet):
 
 
 def test_one_that_never_fits_is_refused_and_nothing_makes_room_for_it(fleet):
-    """503 with the sizes; the others stay."""
     from pyspec.errors import NoMemory
 
     def needs(name):
@@ -190,7 +185,6 @@ def test_one_that_never_fits_is_refused_and_nothing_makes_room_for_it(fleet):
 
 
 def test_many_clients_of_many_models(fleet):
-    """Each gets its model's answer, whoever had to make room meanwhile."""
     server, _ = fleet(2)
     alone = {name: said(server, name) for name in ("tiny", "a", "b")}
     names = ["tiny", "a", "b"] * 6

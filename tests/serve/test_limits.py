@@ -30,7 +30,6 @@ def test_answers_are_counted_before_anything_is_made_of_them(serve, monkeypatch)
 
 
 def test_a_grammar_that_never_ends_keeps_nobody_waiting(serve):
-    """Each is refused for its own request, or answered; a stream beside it goes on."""
     server = serve(draft="none", n_ctx=4096, parallel=3, max_body=1 << 21)
     stream = raw(server, body(stream=True, max_tokens=3000, logit_bias={"2": -100}))
     bombs = [
@@ -77,7 +76,6 @@ def test_a_grammar_that_never_ends_keeps_nobody_waiting(serve):
     ],
 )
 def test_mistakes_of_clients_are_400(serve, mistake, caplog):
-    """No 500, and no traceback in the log."""
     server = serve(max_body=1 << 20)
     status, told = post(server, body(**mistake))
     assert (status, bool(told["error"]["message"])) == (400, True)
@@ -136,7 +134,6 @@ def test_a_burst_of_agents_waits_in_the_queue(server, monkeypatch):
 
 
 def test_queue_is_bounded(serve, rounds):
-    """More than run and may wait: 429, when to come again, and room again afterwards."""
     server = serve(draft="none", parallel=1, queue=1)
     held = [raw(server, body(stream=True)) for _ in range(2)]
     wait(lambda: server.batch.load == (1, 1))
@@ -150,7 +147,6 @@ def test_queue_is_bounded(serve, rounds):
 
 
 def test_api_key(serve):
-    """Wrong or missing: 401; /health and the page need none."""
     server = serve(key="secret")
     assert post(server, body())[0] == 401
     assert post(server, body(), Authorization="Bearer wrong")[0] == 401
@@ -186,7 +182,6 @@ def test_api_key(serve):
     ],
 )
 def test_rude_requests_are_refused(serve, data, headers, status):
-    """A status and a sentence, never a traceback; the next request is served."""
     server = serve()
     found, told = post(server, data, **headers)
     assert (found, bool(told["error"]["message"])) == (status, True)
@@ -227,7 +222,6 @@ def metrics(server):
 
 
 def test_metrics_tell_what_was_done(serve):
-    """Tokens and accepted drafts are those of the answers."""
     server = serve()
     status, told = post(server, body("abcabcabcabcabcabc", max_tokens=40))
     found = metrics(server)
@@ -302,7 +296,6 @@ def test_turns_of_a_chat_are_read_once(serve):
 
 
 def test_half_a_request_takes_nothing(serve):
-    """Headers or a body that never end: others are served, and nothing runs."""
     server = serve()
     dead = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
     for connection in dead[:10]:

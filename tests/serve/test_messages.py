@@ -152,7 +152,6 @@ def test_thinking_may_be_turned_off(serve, tmp_path):
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "add"}])
 def test_a_tool_that_must_be_used(client, choice):
-    """With input of the schema; tools of the server's own are left out."""
     choice = {**choice, "disable_parallel_tool_use": True}
     hosted = {"type": "web_search_20250305", "name": "web_search"}
     answer = ask(client, tools=[TOOL, hosted], tool_choice=choice)
@@ -192,7 +191,6 @@ def test_no_token_may_be_asked_for(client):
 
 
 def test_what_was_read_for_no_token_is_read(client):
-    """The next request with this prompt reads its last token alone."""
     prompt = "go there, and there, and everywhere"
     ask(client, prompt, max_tokens=0)
     usage = ask(client, prompt, max_tokens=1).usage
@@ -275,7 +273,6 @@ def test_a_deferred_tool_is_there_once_the_client_has_found_it():
 
 
 def test_a_call_that_was_cut_is_not_made(client, script_all):
-    """It is text of an answer that came to its limit."""
     answer = ask(client, says=scripted.CALL, tools=[TOOL], max_tokens=45)
     assert ([b.type for b in answer.content], answer.stop_reason) == (["text"], "max_tokens")
 
@@ -291,7 +288,6 @@ def test_a_call_that_was_cut_while_it_was_streamed_says_so(client, script_all):
 
 
 def test_json_of_a_schema(serve):
-    """Whatever a random model would say."""
     form = {"type": "json_schema", "schema": scripted.DIGIT}
     with anthropic.Anthropic(base_url=serve().url, api_key="none", max_retries=0) as client:
         answer = client.messages.create(**asked(), output_config={"format": form})
@@ -316,7 +312,6 @@ def test_an_answer_goes_on_where_it_was_begun(client, server):
 
 
 def test_a_begun_answer_is_no_thought(serve, tmp_path):
-    """Though the template would have begun one."""
     server = serve(scripted.write(tmp_path, behind=scripted.THINKS))
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
         assert [block.type for block in ask(client, max_tokens=8).content] == ["thinking"]
@@ -353,7 +348,6 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
     ],
 )
 def test_what_cannot_be_done_is_refused(client, options):
-    """400 with a sentence, in Anthropic's form; the client knows it."""
     with pytest.raises(anthropic.BadRequestError) as refused:
         client.messages.create(**{**asked(), **options})
     assert refused.value.body["type"] == "error"

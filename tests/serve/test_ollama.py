@@ -43,7 +43,6 @@ def test_streams_are_lines_and_the_default(server):
 
 
 def test_a_text_is_a_chats_turn_or_raw(server):
-    """With a system prompt and without; raw as /v1/completions."""
     options = {"num_predict": 6}
     told = ask(server, "/api/generate", prompt="a", options=options, stream=False)
     assert told["response"] == openai(server, max_tokens=6)[0]["content"]
@@ -61,7 +60,6 @@ def test_nothing_asked_loads_the_model(server, path):
 
 
 def test_options_are_those_of_samplers(server):
-    """A stop ends the answer; a temperature and a seed draw it."""
     whole = ask(server, "/api/chat", **ASK, stream=False)["message"]["content"]
     cut = {**ASK, "options": {"num_predict": 8, "stop": [whole[3]], "num_ctx": 512}}
     told = ask(server, "/api/chat", **cut, stream=False)
@@ -102,7 +100,6 @@ def test_reasoning_is_thinking_and_calls_have_objects(server, script_all):
 
 
 def test_tools_results_go_back(server):
-    """As clients send the turns that they got."""
     calls = [{"function": {"name": "f", "arguments": {"x": 1}}}]
     turns = [*TURN, {"role": "assistant", "content": "", "tool_calls": calls, "thinking": "hm"}]
     turns += [{"role": "tool", "tool_name": "f", "content": "2"}]
@@ -141,7 +138,6 @@ def test_what_is_known_of_models(server):
 
 
 def test_an_unknown_path_of_ollamas_is_refused_in_its_form(server):
-    """Of what the server cannot do."""
     assert "not served here" in ask(server, "/api/pull", 404, model="x")["error"]
 
 
@@ -149,7 +145,6 @@ def test_an_unknown_path_of_ollamas_is_refused_in_its_form(server):
 
 
 def test_ollamas_client_chats_and_lists(server):
-    """Whole, streamed, and what it asks of models."""
     ollama = pytest.importorskip("ollama", reason="install pyspec-llama[clients]")
     client = ollama.Client(host=server.url)
     whole = client.chat("tiny", TURN, options={"num_predict": 8})

@@ -38,7 +38,6 @@ def test_models(client):
 
 
 def test_chat(client):
-    """An answer with its usage, and what speculation did."""
     answer = chat(client)
     (choice,) = answer.choices
     assert (choice.message.role, choice.finish_reason) == ("assistant", "length")
@@ -62,7 +61,6 @@ def test_stream_is_the_whole_in_pieces(client):
 
 
 def test_completions(client):
-    """A text goes on as it is; two prompts are two choices; ids are a prompt too."""
     one = client.completions.create(model="tiny", prompt="abc", max_tokens=8)
     two = client.completions.create(model="tiny", prompt=["abc", "hello"], max_tokens=8)
     assert two.choices[0].text == one.choices[0].text
@@ -98,7 +96,6 @@ def test_prompts_of_a_list_differ_by_seed(client):
 
 
 def test_streamed_choices_come_side_by_side(client):
-    """Each chunk says whose it is; each choice ends once."""
     chunks = list(chat(client, n=2, temperature=1.5, seed=7, stream=True))
     whole = chat(client, n=2, temperature=1.5, seed=7)
     for i in range(2):
@@ -143,14 +140,12 @@ def test_no_draft_makes_an_answer_longer_than_it_may_be(client, n):
 
 
 def test_a_seed_gives_one_text_whether_its_prompt_is_read_or_kept(client):
-    """The second time nothing but the last token is read."""
     first, second = (chat(client, "once more", seed=3, temperature=1.0) for _ in range(2))
     assert second.usage.prompt_tokens_details.cached_tokens > 0
     assert first.choices[0].message.content == second.choices[0].message.content
 
 
 def test_ids_and_descriptions_may_be_null(client):
-    """Some programs write what they do not know so."""
     function = {"name": "add", "description": None, "parameters": None}
     call = {"id": None, "type": "function", "function": {"name": "add", "arguments": "{}"}}
     turns = [
@@ -193,14 +188,12 @@ def test_prompt_over_the_context(client):
 
 
 def test_context_ends_an_answer(client):
-    """As "length", for OpenAI knows no other word."""
     answer = chat(client, "x" * 900, max_tokens=500)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.total_tokens == 1025
 
 
 def test_many_clients_at_once(client, server):
-    """16 clients, 64 requests: each gets the text that it gets alone."""
     texts = [f"question {i % 8}, and what follows from it" for i in range(64)]
     alone = {text: chat(client, text).choices[0].message.content for text in set(texts)}
 
@@ -242,7 +235,6 @@ def test_completions_are_raw(real):
 
 
 def test_numbers_that_mean_something_to_others(client):
-    """top_p 0 is the likeliest token alone; max_tokens -1 is as many as fit."""
     assert (
         chat(client, top_p=0, temperature=1.0).choices[0].message.content
         == chat(client, temperature=0).choices[0].message.content
@@ -251,7 +243,6 @@ def test_numbers_that_mean_something_to_others(client):
 
 
 def test_one_model(client):
-    """By its name; another is not here."""
     assert client.models.retrieve("tiny").id == "tiny"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt-4")

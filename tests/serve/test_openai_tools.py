@@ -27,7 +27,6 @@ SCHEMA = {
 
 
 def test_json_schema(client):
-    """Whatever a random model would say, it says it in the schema."""
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     answer = chat(client, response_format=form, max_tokens=200).choices[0]
     assert answer.finish_reason == "stop"
@@ -98,7 +97,6 @@ def test_tool_that_may_be_called(client):
     ],
 )
 def test_what_cannot_be_done_is_refused(client, server, options):
-    """400 with a sentence; the server goes on."""
     with pytest.raises(openai.BadRequestError) as refused:
         chat(client, **options)
     assert len(refused.value.body["message"]) > 10

@@ -65,7 +65,6 @@ def test_relaxed_tokens_say_their_gap(serve, browser):
 
 
 def test_stop_ends_the_answer(serve, rounds, browser):
-    """The button frees the sequence, and the chat goes on."""
     server = serve(draft="none", n_ctx=4096)
     tab = browser(server.url)
     tab.evaluate("document.getElementById('most').value = 3000")
@@ -149,7 +148,6 @@ def test_a_single_model_needs_no_choice(serve, browser):
 
 
 def test_errors_are_shown(serve, browser):
-    """A key that is missing is a sentence on the page."""
     tab = browser(serve(key="secret").url)
     say(tab, "hello")
     shown = tab.until("document.querySelector('.error')?.textContent")

@@ -111,7 +111,6 @@ def test_a_text_is_no_chat(client_of):
 
 
 def test_a_shape_is_the_contents(client_of):
-    """JSON of a schema stands behind what is thought."""
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     lean = scripted.leaning("{")  # or it would think for ever
     answer = ask(client_of("<think>"), response_format=form, logit_bias=lean).choices[0]
@@ -120,7 +119,6 @@ def test_a_shape_is_the_contents(client_of):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_call_that_must_be_made(client_of, family):
-    """In the family's own form, whole and streamed alike."""
     client = client_of(*FAMILIES[family])
     options = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 400}
     options["parallel_tool_calls"] = False
@@ -238,7 +236,6 @@ def test_a_call_that_is_begun_follows_its_schema(client_of):
 
 
 def test_what_a_schema_may_not_hold_is_named(client_of):
-    """With 400, and the connection goes on."""
     client = client_of("<think>")
     form = {
         "type": "json_schema",

@@ -24,7 +24,6 @@ MESSAGES = [{"role": "user", "content": "hello there"}]
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
 def test_litellm_asks_by_either_interface(serve, litellm, provider):
-    """Whole and streamed alike, with usage, and errors of its own kinds."""
     server = serve()
     base = f"{server.url}/v1" if provider == "openai" else server.url
     asked = {"model": f"{provider}/tiny", "messages": MESSAGES, "api_base": base, "api_key": "none",
@@ -40,7 +39,6 @@ def test_litellm_asks_by_either_interface(serve, litellm, provider):
 
 
 def test_litellm_completes_texts(serve, litellm):
-    """By /v1/completions."""
     server = serve()
     asked = {
         "model": "text-completion-openai/tiny",

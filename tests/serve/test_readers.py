@@ -19,7 +19,6 @@ from pyspec.serve.apis import interface
 
 
 def test_text_comes_while_it_is_made(serve, rounds):
-    """The first event is there before more rounds are made."""
     server = serve(draft="none")
     rounds.allow(20)
     connection = raw(server, body(stream=True, max_tokens=900))
@@ -100,7 +99,6 @@ def test_answer_ends_when_its_client_goes(serve, rounds, stream, abrupt):
 
 
 def test_waiting_request_leaves_too(serve, rounds):
-    """One that never ran does not run when its turn comes."""
     server = serve(draft="none", parallel=1)
     running = raw(server, body(stream=True))
     wait(lambda: server.batch.load == (1, 0))
@@ -149,7 +147,6 @@ def test_slow_reader_holds_up_nobody(serve):
 
 
 def test_reader_that_never_reads_is_given_up(serve, monkeypatch):
-    """After a time its connection is closed; nothing of it stays."""
     monkeypatch.setattr(interface, "READER_S", 0.3)
     server = serve(draft="none", parallel=1, send_buffer=1)
     big = body(stream=True, max_tokens=900, logprobs=True, top_logprobs=20)
@@ -275,7 +272,6 @@ def test_what_is_refused_that_late_is_told_in_the_stream(serve, held, path):
 
 
 def test_one_who_leaves_before_it_begins_leaves_nothing(serve, held):
-    """The answer is not made, and its model may make room for another."""
     server = serve(ping=0.05)
     with begin(server, "/v1/chat/completions", max_tokens=900):
         pass
@@ -286,7 +282,6 @@ def test_one_who_leaves_before_it_begins_leaves_nothing(serve, held):
 
 
 def test_a_stream_that_speaks_is_not_disturbed(serve):
-    """Its tokens show enough: between them there is nothing else."""
     server = serve(draft="none", ping=DEADLINE_S)
     with begin(server, "/v1/chat/completions") as response:
         said = response.read()

@@ -76,7 +76,6 @@ def check_response(body, told):
 @pytest.mark.parametrize(("path", "headers", "body"), [each[1:] for each in REQUESTS],
                          ids=[each[0] for each in REQUESTS])  # fmt: skip
 def test_it_is_answered(server, path, headers, body):
-    """With 200, and in its shape."""
     status, told = send(server, path, headers, body)
     assert status == 200, told
     if path in DOORS:
@@ -88,7 +87,6 @@ def test_it_is_answered(server, path, headers, body):
 
 
 def test_an_agents_prompt_is_counted(server):
-    """By the same body without a length, as agents ask before they send it."""
     body = {key: value for key, value in MESSAGES_AGENT["a turn"].items() if key != "max_tokens"}
     status, told = send(server, "/v1/messages/count_tokens?beta=true", {"x-api-key": "none"}, body)
     assert (status, told["input_tokens"] > 100) == (200, True)

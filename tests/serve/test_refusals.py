@@ -102,7 +102,6 @@ def test_what_is_not_made_here_is_asked_for_once(serve):
     ],
 )
 def test_what_passes_may_be_asked_again(serve, monkeypatch, error, told):
-    """In a moment; what would be the same then says so."""
 
     async def ask(*_):
         raise error

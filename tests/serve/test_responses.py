@@ -40,7 +40,6 @@ def chat(client, messages, **options):
 
 
 def test_a_text_is_answered_as_in_a_chat(client):
-    """The same words, with usage, and nothing stored."""
     answer = ask(client, max_output_tokens=16, store=True)
     said = chat(client, [{"role": "user", "content": "go"}]).message.content
     assert answer.output_text == said
@@ -85,7 +84,6 @@ def test_items_are_the_messages_of_a_chat(client):
 
 
 def test_what_is_said_twice_is_two_turns():
-    """Two messages of the model stay two, and words after a call begin another."""
     said = {"role": "assistant", "content": "a"}
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     made = messages_of([said, said, call, said], None)
@@ -97,7 +95,6 @@ def test_what_is_said_twice_is_two_turns():
 
 
 def test_reasoning_is_an_item_of_its_own(client):
-    """Before the message; its tokens are counted."""
     answer = ask(client, says="<think>Hm.</think>\n\nYes.")
     first, second = answer.output
     assert (first.type, first.content[0].text) == ("reasoning", "Hm.")
@@ -122,7 +119,6 @@ def test_a_call_is_an_item(client):
 
 
 def test_text_of_a_schema(serve):
-    """Whatever a random model would say."""
     form = {"type": "json_schema", "name": "x", "schema": scripted.DIGIT, "strict": True}
     url = f"{serve().url}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
@@ -248,7 +244,6 @@ def test_a_refusal_names_what_it_is_about(server, options, word):
     ],
 )
 def test_what_cannot_be_done_is_refused(server, options):
-    """400 with a sentence, in OpenAI's form."""
     status, told = post(server, json.dumps({"input": "go", **options}).encode(), "/v1/responses")
     assert status == 400
     assert len(told["error"]["message"]) > 10

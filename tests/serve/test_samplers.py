@@ -83,7 +83,6 @@ def test_drafts_of_an_answer_without_a_seed_draw_for_themselves(
 )
 @pytest.mark.parametrize("path", PATHS)
 def test_samplers_that_cannot_be_are_refused(server, path, wrong):
-    """400, with the name of what is wrong."""
     data = json.dumps({**PATHS[path], **wrong}).encode()
     status, told = post(server, data, f"/v1/{path}")
     assert status == 400

@@ -35,7 +35,6 @@ def test_a_text_and_its_tokens(server):
     [("/tokenize", {}), ("/tokenize", {"content": 5}), ("/detokenize", {"tokens": [10**6]}), ("/detokenize", {})],
 )  # fmt: skip
 def test_what_is_none_is_refused(server, path, body):
-    """400 with a sentence."""
     status, found = post(server, json.dumps(body).encode(), path)
     assert (status, len(found["error"]["message"]) > 10) == (400, True)
 
@@ -95,7 +94,6 @@ def test_the_answer_behind_an_echo_is_the_same(server):
 
 
 def test_scoring_beside_answers(server):
-    """Prompts that are scored and answers that run do not disturb one another."""
     from concurrent.futures import ThreadPoolExecutor
 
     ids = [int(i) for i in np.random.default_rng(3).integers(5, 90, 300)]

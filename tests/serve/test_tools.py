@@ -101,7 +101,6 @@ def test_a_call_of_a_custom_tool_has_its_text(client, script_all):
 
 
 def test_a_call_in_a_namespace_names_it(client, script_all):
-    """The name is the tool's own, whole and streamed."""
     says = call("mcp__files__read", path="a")
     (item,) = ask(client, says, tools=[FILES]).output
     assert (item.type, item.namespace, item.name) == ("function_call", "mcp__files", "read")
