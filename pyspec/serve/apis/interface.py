@@ -31,7 +31,6 @@ from pyspec.errors import (
 )
 from pyspec.requests.bodies import Body
 from pyspec.serve.pending import FAILED, Choice, PendingRequest
-from pyspec.text.messages import is_picture, picture_refused
 
 Refusal = Callable[[int, str | None, str], dict[str, Any]]
 
@@ -126,28 +125,6 @@ def data_event(value: Any) -> bytes:
 def event(value: dict[str, Any]) -> bytes:
     """A server-sent event, named after the `type` of its value."""
     return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), msgspec.json.encode(value))
-
-
-def text_of(content: Any, kinds: tuple[str, ...]) -> str:
-    """The text of a message: a string, or parts of these kinds with a `text` or a `refusal`. Raises InputError."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        raise InputError("a message has content that is neither text nor a list of parts")
-    return "".join(_text_in(part, kinds) for part in content)
-
-
-def _text_in(part: Any, kinds: tuple[str, ...]) -> str:
-    if is_picture(part):
-        raise picture_refused()
-    kind = part.get("type") if isinstance(part, dict) else None
-    text = part.get("refusal" if kind == "refusal" else "text") if kind in kinds else None
-    if not isinstance(text, str):
-        raise InputError(
-            f"content of the type {str(kind)[:40]!r} cannot be read",
-            "send text; files and audio are not read",
-        )
-    return text
 
 
 READER_S = 120.0

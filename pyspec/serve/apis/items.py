@@ -9,9 +9,8 @@ from typing import Any
 
 from pyspec.errors import InputError
 from pyspec.requests.custom import text_call, text_function, text_of_call
-from pyspec.serve.apis.interface import text_of
 from pyspec.text.forms import SYSTEM_ROLES
-from pyspec.text.messages import without_pictures
+from pyspec.text.messages import content_text
 from pyspec.text.parts import object_of
 
 
@@ -69,16 +68,16 @@ def _own_part(item: dict[str, Any]) -> dict[str, Any] | None:
         return {"tool_calls": [call_of(item)]}
     if kind == "reasoning":
         parts = item.get("content") or item.get("summary") or []
-        return {"reasoning_content": text_of(parts, TEXTS)}
+        return {"reasoning_content": content_text(parts) or ""}
     if kind == "message" and item.get("role") == "assistant":
-        return {"content": text_of(item["content"], TEXTS)}
+        return {"content": content_text(item["content"]) or ""}
     return None
 
 
 def _turn(item: dict[str, Any]) -> dict[str, Any]:
     kind = item.get("type", "message")
     if kind == "message":
-        return {"role": item["role"], "content": text_of(item["content"], TEXTS)}
+        return {"role": item["role"], "content": content_text(item["content"]) or ""}
     if kind in OUTPUTS:
         return result_message(item)
     if kind == "item_reference":
@@ -90,10 +89,6 @@ def _turn(item: dict[str, Any]) -> dict[str, Any]:
         f"an item of the type {str(kind)[:40]!r} cannot be read",
         "use messages, calls of tools that you run, their outputs, and reasoning",
     )
-
-
-TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
-"""Types of text parts."""
 
 
 _SEARCH = "tool_search"
@@ -225,7 +220,7 @@ def result_message(item: Mapping[str, Any]) -> dict[str, Any]:
         names = [tool.name for tool in client_tools(item["tools"])]
         text = f"Tools that can be called now: {', '.join(names) or 'none'}."
     else:
-        text = text_of(without_pictures(item["output"]), TEXTS)
+        text = content_text(item["output"], result=True) or ""
     return {"role": "tool", "tool_call_id": _id(item), "content": text}
 
 

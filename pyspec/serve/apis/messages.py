@@ -16,10 +16,9 @@ from pyspec.serve.apis.interface import (
     PING,
     Interface,
     event,
-    text_of,
 )
 from pyspec.serve.pending import AnswerBlock, AnswerBlocks, Choice, PendingRequest
-from pyspec.text.messages import without_pictures
+from pyspec.text.messages import content_text, without_pictures
 from pyspec.text.parts import object_of
 from pyspec.text.result import Result
 
@@ -206,9 +205,9 @@ def _text(block: dict[str, Any]) -> str:
         return f"{block['tool_name']} can be called now."
     if kind == "document" and isinstance(source, dict) and source.get("type") in _DOCUMENTS:
         content = source[_DOCUMENTS[source["type"]]]
-        parts = (block.get("title"), block.get("context"), text_of(content, ("text",)))
+        parts = (block.get("title"), block.get("context"), content_text(content))
         return "\n".join(filter(None, parts))
-    return text_of([block], ("text",))
+    return content_text([block]) or ""
 
 
 _SERVERS_OWN = re.compile(r"redacted_thinking|(server|mcp)_tool_use|[a-z_]+_tool_result")
