@@ -59,3 +59,17 @@ def prompt(text: str) -> str:
 def leaning(char: str) -> dict[int, float]:
     """A logit bias with which the model writes this character wherever it may."""
     return {tiny.ASCII.index(char): 99.0}
+
+
+def _call(n):
+    function = {"name": "add", "arguments": f'{{"n": {n}}}'}
+    return {"id": f"c{n}", "type": "function", "function": function}
+
+
+ADDED = [
+    {"role": "user", "content": "one and one?"},
+    {"role": "assistant", "reasoning_content": "Hm.", "content": "I add.", "tool_calls": [_call(1), _call(2)]},
+    {"role": "tool", "tool_call_id": "c1", "content": "2"},
+    {"role": "tool", "tool_call_id": "c2", "content": "3"},
+]  # fmt: skip
+"""A conversation with reasoning, two calls and their results, as a chat has it."""

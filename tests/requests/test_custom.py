@@ -51,19 +51,6 @@ def test_a_tool_without_a_name_is_refused(tool):
         read_body("/v1/chat/completions", body).records("a")
 
 
-def test_a_custom_tool_may_be_wanted():
-    choice = {"type": "custom", "custom": {"name": "patch"}}
-    assert record_of(tools=[PATCH, READ], tool_choice=choice).tool_choice == "patch"
-
-
-def test_custom_tools_may_be_allowed():
-    allowed = {"mode": "required", "tools": [{"type": "custom", "custom": {"name": "patch"}}]}
-    choice = {"type": "allowed_tools", "allowed_tools": allowed}
-    record = record_of(tools=[PATCH, READ], tool_choice=choice)
-    assert [tool["name"] for tool in record.tools] == ["patch"]
-    assert record.tool_choice == "required"
-
-
 def test_a_history_with_calls_of_custom_tools_is_read():
     """As calls of the functions that stand for them; calls of functions beside them stay."""
     custom = {"id": "1", "type": "custom", "custom": {"name": "patch", "input": 'a"ö'}}

@@ -181,13 +181,6 @@ def test_an_unknown_path_says_what_is_served(path, server):
     assert "POST /v1/chat/completions" in told["error"]["message"]
 
 
-def test_completions_are_answered_without_v1(server):
-    body = {"prompt": "abc", "max_tokens": 4, "temperature": 0}
-    data = json.dumps(body).encode()
-    answers = [post(server, data, f"{begin}/completions")[1] for begin in ("", "/v1")]
-    assert answers[0]["choices"] == answers[1]["choices"]
-
-
 @pytest.mark.parametrize("field", ["enable_thinking", "think"])
 @pytest.mark.parametrize("kind", [ChatBody, MessagesBody])
 def test_no_reasoning_by_others_names(kind, field):

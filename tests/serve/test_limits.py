@@ -50,38 +50,6 @@ def test_a_grammar_that_never_ends_keeps_nobody_waiting(serve):
     server.wait_idle()
 
 
-@pytest.mark.parametrize(
-    "mistake",
-    [
-        {"messages": [{"role": "assistant", "tool_calls": [{"function": "x"}]}]},
-        {"messages": [{"role": "assistant", "tool_calls": 5}]},
-        {"messages": "hello"},
-        {"messages": {"role": "user", "content": "hello"}},
-        {"messages": ["hello"]},
-        {"messages": [{"content": "hello"}]},
-        {"messages": [{"role": "assistant", "tool_calls": ["x"]}]},
-        {"tools": [{"function": {"name": "f"}}], "tool_choice": {"function": "x"}},
-        {"tools": [{"function": {"name": "f"}}], "tool_choice": "f"},
-        {"tools": [{"function": {"name": "f", "parameters": "x"}}]},
-        {"tools": [{"function": {"name": "f", "parameters": ["x"]}}]},
-        {"tools": [{"function": {"name": 5}}]},
-        {"response_format": {"type": "json_schema", "json_schema": True}},
-        {"response_format": {"type": "json_schema", "json_schema": {"schema": "x"}}},
-        {"response_format": {"type": ["x"]}},
-        {"logit_bias": {"99999999999": 1}},
-        {"stop": ["x"] * 90_000},
-        {"stop": [""]},
-        {"n": 0},
-        {"grammar": "\0"},
-    ],
-)
-def test_mistakes_of_clients_are_400(serve, mistake, caplog):
-    server = serve(max_body=1 << 20)
-    status, told = post(server, body(**mistake))
-    assert (status, bool(told["error"]["message"])) == (400, True)
-    assert "Traceback" not in caplog.text
-
-
 def test_a_dead_end_is_no_reason_to_read_others_anew(serve, rounds):
     """A grammar that allows nothing more ends its answer alone, which says why: no other is put aside and read again."""
     server = serve(draft="none", n_ctx=4096, parallel=2)
@@ -282,17 +250,6 @@ def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch, caplog):
     assert "failed: a logit is not finite" in caplog.text
     assert [each["choices"][0]["message"]["content"] for _, each in others] == [good] * 2
     assert metrics(server)["pyspec_answers_total failed"] == 1
-
-
-def test_turns_of_a_chat_are_read_once(serve):
-    server = serve(draft="none")
-    first, second = "a" * 200, "b" * 200
-    post(server, body(first))
-    post(server, body(second))
-    rows = counters(server.batch._contexts.engine).rows[0]
-    post(server, body(first))
-    post(server, body(second))
-    assert counters(server.batch._contexts.engine).rows[0] - rows < 60
 
 
 def test_half_a_request_takes_nothing(serve):

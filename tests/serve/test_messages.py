@@ -68,20 +68,9 @@ def test_a_text_is_answered_as_in_a_chat(client, server):
 
 def test_blocks_are_the_messages_of_a_chat(client, server):
     """System text, thoughts, calls, their results and what is said beside them make the prompt that messages make."""
-    calls = [
-        {
-            "id": f"c{n}",
-            "type": "function",
-            "function": {"name": "add", "arguments": f'{{"n": {n}}}'},
-        }
-        for n in (1, 2)
-    ]
     messages = [
         {"role": "system", "content": "You add.\nBe short."},
-        {"role": "user", "content": "one and one?"},
-        {"role": "assistant", "reasoning_content": "Hm.", "content": "I add.", "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "c1", "content": "2"},
-        {"role": "tool", "tool_call_id": "c2", "content": "3"},
+        *scripted.ADDED,
         {"role": "user", "content": "And now?"},
     ]
     system = [{"type": "text", "text": "You add.", "cache_control": {"type": "ephemeral"}}]
@@ -318,43 +307,6 @@ def test_a_begun_answer_is_no_thought(serve, tmp_path):
         assert [block.type for block in ask(client, BEGUN, max_tokens=8).content] == ["text"]
 
 
-IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"messages": []},
-        {"messages": [{"role": "tool", "content": "x"}]},
-        {"messages": [{"role": "user", "content": [IMAGE]}]},
-        {"messages": [{"role": "user", "content": [{"type": "search_result"}]}]},
-        {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
-        {"messages": [{"role": "user", "content": [5]}]},
-        {"messages": TURNS[:2]},
-        {"messages": BEGUN, "tools": [TOOL], "tool_choice": {"type": "any"}},
-        {
-            "messages": BEGUN,
-            "output_config": {"format": {"type": "json_schema", "schema": scripted.DIGIT}},
-        },
-        {"tool_choice": {"type": "sometimes"}},
-        {"tools": [{"type": "computer_20250124", "name": "computer"}]},
-        {"tools": [{"type": "bash_anew", "name": "bash"}]},
-        {"tools": [{"name": "add"}]},
-        {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "no"}},
-        {"stop_sequences": [""]},
-        {"extra_body": {"temperature": -1}},
-        {"thinking": 5},
-        {"max_tokens": -4},
-    ],
-)
-def test_what_cannot_be_done_is_refused(client, options):
-    with pytest.raises(anthropic.BadRequestError) as refused:
-        client.messages.create(**{**asked(), **options})
-    assert refused.value.body["type"] == "error"
-    assert refused.value.body["error"]["type"] == "invalid_request_error"
-    said = refused.value.body["error"]["message"]
-    assert len(said) > 10
-    assert "Error" not in said  # a name of Python's says nothing to them
 
 
 def test_its_key_and_its_errors(serve):

@@ -79,14 +79,6 @@ def test_stop_strings_end_the_content(client_of):
     assert choice.finish_reason == "stop"
 
 
-def test_plain_completions_are_not_taken_apart(client_of):
-    client = client_of("<think>")
-    done = client.completions.create(
-        model="tiny", prompt=[5, 6], max_tokens=60, extra_body={"grammar": scripted.script(SAID)}
-    )
-    assert done.choices[0].text == SAID
-
-
 def test_a_prompt_may_begin_or_end_reasoning(client_of):
     """Then the answer begins inside it or behind it, and the client may choose."""
     client = client_of(behind=scripted.THINKS)

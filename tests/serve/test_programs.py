@@ -77,17 +77,3 @@ def test_langchain_asks_several_at_once(model):
         return await asyncio.gather(*(model.ainvoke(text, max_tokens=20) for text in texts))
 
     assert [answer.text for answer in asyncio.run(together())] == alone
-
-
-def test_langchain_has_structured_output(model):
-    from pydantic import BaseModel
-
-    class Answer(BaseModel):
-        """An answer."""
-
-        right: bool
-        size: Literal["small", "large"]
-
-    for method in ("json_schema", "function_calling"):
-        found = model.with_structured_output(Answer, method=method).invoke("how many?")
-        assert isinstance(found, Answer)

@@ -158,3 +158,90 @@ def test_another_failure_says_what_it_is(serve, monkeypatch, caplog):
     monkeypatch.setattr(Service, "ask", ask)
     assert refused(serve())[0] == 500
     assert "POST /v1/chat/completions failed: it drafts nonsense" in caplog.text
+
+
+USES = {"name": "f", "input_schema": OBJECT}
+BEGUN = [*SAID["messages"], {"role": "assistant", "content": "I said: "}]
+CALLED = [*SAID["messages"], {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]}]  # fmt: skip
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+CANNOT = {
+    "/v1/chat/completions": [
+        {"temperature": -1},
+        {"n": 0},
+        {"n": 1000},
+        {"stop": [""]},
+        {"max_tokens": -5},
+        {"top_p": -1},
+        {"logprobs": True, "top_logprobs": 50},
+        {"logit_bias": {"99999999": 1}},
+        {"response_format": {"type": "nonsense"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+        {"tools": [{"type": "function", "function": {}}]},
+        {"tools": [CHAT_FUNCTION], "tool_choice": {"type": "function", "function": {"name": "no"}}},
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "no"}}},
+        {"grammar": "root ::= ["},
+        {"grammar": "root ::= " + "(" * 20_000},
+        {"speculation": {"verify": "no"}},
+        {"speculation": {"length": "long"}},
+        {"speculation": {"verify": "margin", "theta": 7}},
+        {"speculation": {"theta": 0.5}},
+        {"speculation": {"gap": -1}},
+        {"speculation": {"window": [1, 32]}},
+    ],
+    "/v1/messages": [
+        {"messages": []},
+        {"messages": [{"role": "tool", "content": "x"}]},
+        {"messages": [{"role": "user", "content": [IMAGE]}]},
+        {"messages": [{"role": "user", "content": [{"type": "search_result"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
+        {"messages": [{"role": "user", "content": [5]}]},
+        {"messages": CALLED},
+        {"messages": BEGUN, "tools": [USES], "tool_choice": {"type": "any"}},
+        {
+            "messages": BEGUN,
+            "output_config": {"format": {"type": "json_schema", "schema": OBJECT}},
+        },
+        {"tool_choice": {"type": "sometimes"}},
+        {"tools": [{"type": "computer_20250124", "name": "computer"}]},
+        {"tools": [{"type": "bash_anew", "name": "bash"}]},
+        {"tools": [{"name": "add"}]},
+        {"tools": [USES], "tool_choice": {"type": "tool", "name": "no"}},
+        {"stop_sequences": [""]},
+        {"temperature": -1},
+        {"thinking": 5},
+        {"max_tokens": -4},
+    ],
+    "/v1/responses": [
+        {"previous_response_id": "resp_1"},
+        {"conversation": "conv_1"},
+        {"background": True},
+        {"truncation": "auto"},
+        {"tools": [{"type": "namespace", "name": "files"}]},
+        {"tools": [{"type": "custom"}]},
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
+        {"input": [{"type": "function_call_output"}]},
+        {"input": [5]},
+        {"input": []},
+        {"text": {"format": {"type": "nonsense"}}},
+        {"reasoning": "much"},
+        {"tools": [{"type": "function"}]},
+        {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "no"}},
+        {"n": 2},
+        {"top_logprobs": 2},
+        {"include": ["message.output_text.logprobs"]},
+    ],
+}
+
+
+@pytest.mark.parametrize(("path", "odd"), [(path, odd) for path in CANNOT for odd in CANNOT[path]])
+def test_what_cannot_be_done_is_refused(server, path, odd):
+    """400 with a sentence, in the form of its API."""
+    asked = {"input": "go"} if path == "/v1/responses" else SAID
+    status, told = post(server, json.dumps({**asked, **odd}).encode(), path)
+    assert (status, told["error"]["type"]) == (400, "invalid_request_error")
+    assert (told.get("type") == "error") == (path == "/v1/messages")
+    said = told["error"]["message"]
+    assert len(said) > 10
+    assert "Error" not in said  # a name of Python's says nothing to them

@@ -62,20 +62,9 @@ def test_items_are_the_messages_of_a_chat(client):
         {"type": "function_call_output", "call_id": "c1", "output": "2"},
         {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "3"}]},
     ]  # fmt: skip
-    calls = [
-        {
-            "id": f"c{n}",
-            "type": "function",
-            "function": {"name": "add", "arguments": f'{{"n": {n}}}'},
-        }
-        for n in (1, 2)
-    ]
     messages = [
         {"role": "system", "content": "You add.\n\nBe short."},
-        {"role": "user", "content": "one and one?"},
-        {"role": "assistant", "reasoning_content": "Hm.", "content": "I add.", "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "c1", "content": "2"},
-        {"role": "tool", "tool_call_id": "c2", "content": "3"},
+        *scripted.ADDED,
     ]
     assert messages_of(items, "You add.") == messages
     answer = ask(client, items, instructions="You add.", tools=[TOOL], max_output_tokens=16)
@@ -218,32 +207,3 @@ def test_a_refusal_names_what_it_is_about(server, options, word):
     """Clients refer to items where they were not told that nothing is stored; a tool of the server's has no name."""
     status, told = post(server, json.dumps({"input": "go", **options}).encode(), "/v1/responses")
     assert (status, word in told["error"]["message"]) == (400, True)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"previous_response_id": "resp_1"},
-        {"conversation": "conv_1"},
-        {"background": True},
-        {"truncation": "auto"},
-        {"tools": [{"type": "namespace", "name": "files"}]},
-        {"tools": [{"type": "custom"}]},
-        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
-        {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
-        {"input": [{"type": "function_call_output"}]},
-        {"input": [5]},
-        {"input": []},
-        {"text": {"format": {"type": "nonsense"}}},
-        {"reasoning": "much"},
-        {"tools": [{"type": "function"}]},
-        {"tools": [TOOL], "tool_choice": {"type": "function", "name": "no"}},
-        {"n": 2},
-        {"top_logprobs": 2},
-        {"include": ["message.output_text.logprobs"]},
-    ],
-)
-def test_what_cannot_be_done_is_refused(server, options):
-    status, told = post(server, json.dumps({"input": "go", **options}).encode(), "/v1/responses")
-    assert status == 400
-    assert len(told["error"]["message"]) > 10
