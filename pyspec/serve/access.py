@@ -61,9 +61,17 @@ class AccessLog:
         if scope["type"] != "http" or scope["path"] in UNRECORDED:
             await self._app(scope, receive, send)
             return
-        begun, seen = time.perf_counter(), _ResponseMeter(send)
+        begun, status, sent = time.perf_counter(), 0, 0
+
+        async def metered(message: Message) -> None:
+            nonlocal status, sent
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            sent += len(message.get("body", b""))
+            await send(message)
+
         try:
-            await self._app(scope, receive, seen)
+            await self._app(scope, receive, metered)
         finally:
             line = {
                 "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -71,9 +79,9 @@ class AccessLog:
                 "client": (scope.get("client") or [None])[0],
                 "method": scope["method"],
                 "path": scope["path"],
-                "status": seen.status,
+                "status": status,
                 "ms": round(1e3 * (time.perf_counter() - begun), 1),
-                "sent": seen.sent,
+                "sent": sent,
                 **facts(scope.get(REQUEST)),
             }
             self._write(msgspec.json.encode(line).decode())
@@ -98,19 +106,6 @@ def as_text(line: str) -> str:
 
 _GONE = 499
 """Status of a request whose client has left."""
-
-
-class _ResponseMeter:
-    """Counts the bytes of a response, and keeps its status."""
-
-    def __init__(self, send: Send) -> None:
-        self._send, self.status, self.sent = send, 0, 0
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-        self.sent += len(message.get("body", b""))
-        await self._send(message)
 
 
 def facts(pending: PendingRequest | None) -> dict[str, Any]:
