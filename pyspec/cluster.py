@@ -1,14 +1,14 @@
-"""Batches and servers over many machines, by Ray. Nothing else imports it. Placement, attempts and back-pressure are Ray's.
+"""Batches and servers over many machines, by Ray. Placement, attempts and back-pressure are Ray's.
 
-A dataset (extra `[ray]`) is answered by actors, each with its own models, which take the next block of records when they are free:
+A dataset (extra `[ray]`) is answered by actors, each with its own models, which take the next block of records when free:
 
     import ray
     from pyspec.cluster import answer
 
     answer(ray.data.read_parquet("prompts/"), "target.gguf", workers=4, journal="done/").write_parquet("answers/")
 
-`pyspec serve` runs as replicas (extra `[ray-serve]`), each with its own model. Requests with the same header `x-session-id` go to the
-same one, whose prefix cache has the beginning of their conversation:
+`pyspec serve` runs as replicas (extra `[ray-serve]`), each with its own model. Requests with the same header `x-session-id`
+go to the same one, whose prefix cache has the beginning of their conversation:
 
     from pyspec.cluster import app
 

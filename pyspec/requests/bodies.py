@@ -362,9 +362,9 @@ def known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
             raise InputError(f"a message has the role {role[:40]!r}", f"use {', '.join(_ROLES)}")
         if message.get("function_call"):
             raise InputError("function_call is not supported", "use tool_calls")
-        if message.get("refusal") and message.get("content") is None:
-            message = {**message, "content": message["refusal"]}
-        found.append(with_function_calls(message))
+        refused = message.get("content") is None and message.get("refusal")
+        made = {**message, "content": refused} if refused else message
+        found.append(with_function_calls(made))
     return found
 
 

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pyspec.batch.run import Batch
 from pyspec.screen.words import safe
-from pyspec.serve.pending import PendingRequest
 from pyspec.serve import lines_of
+from pyspec.serve.pending import PendingRequest
 from pyspec.text.result import Result
 
 REQUEST = "pyspec.request"

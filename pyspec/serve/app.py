@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from pyspec.errors import (
     UnsupportedModel,
 )
 from pyspec.requests.bodies import Body, decoded
+from pyspec.serve import ServerSettings
 from pyspec.serve.access import (
     REQUEST,
     REQUEST_ID,
@@ -60,7 +61,6 @@ from pyspec.serve.embedding import Embedder, EmbeddingBody
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.pending import PendingRequest
 from pyspec.serve.service import Service
-from pyspec.serve import ServerSettings
 
 log = logging.getLogger("pyspec")
 
@@ -259,7 +259,9 @@ class Handlers:
         """All models for ollama's clients, or at /api/ps those that are loaded."""
         self._keys.holder(request.headers)
         loaded = {each.serving.model: each.batch for each in self._fleet.services}
-        names = loaded if request.url.path == "/api/ps" else await self._fleet.names()
+        names: Iterable[str] = loaded
+        if request.url.path != "/api/ps":
+            names = await self._fleet.names()
         return json_response(ollama.models((name, loaded.get(name)) for name in names))
 
     async def show(self, request: Request) -> Response:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from pyspec.batch.run import Batch
 from pyspec.errors import EngineError, ModelNotFound, ShuttingDown, TooManyRequests
+from pyspec.serve import ServerSettings
 from pyspec.serve.pending import AnswerListener
 from pyspec.serve.service import Service
-from pyspec.serve import ServerSettings
 
 _WAIT_S = 30.0
 # time for a model's answers to end before it is unloaded

@@ -39,8 +39,8 @@ from pyspec.grammar.vocabulary import ByteVocabulary
 from pyspec.requests import bodies
 from pyspec.requests.records import Record, failed
 from pyspec.sampling.options import derive_seed
-from pyspec.serve.pending import AnswerListener, PendingRequest
 from pyspec.serve import ServerSettings
+from pyspec.serve.pending import AnswerListener, PendingRequest
 from pyspec.text.parts import Piece
 from pyspec.text.result import RecordResult
 from pyspec.vocab.tokenizer import piece_reader
@@ -280,4 +280,3 @@ class Service:
             echoes = bool(answer.echo)
             answer.options = dataclasses.replace(answer.options, keep_rows=True, prompt_rows=echoes)
         return answer
-

@@ -21,10 +21,9 @@ from helpers.systems import linux
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.batch import Batch
-from pyspec.cli.serve import ServerOptions, _called, _listen
+from pyspec.cli.serve import _called, _listen
 from pyspec.errors import OptionError
-from pyspec.serve import service
-from pyspec.serve import served_name
+from pyspec.serve import served_name, service
 
 
 @pytest.fixture

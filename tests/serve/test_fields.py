@@ -257,11 +257,14 @@ SAMPLES = {
     "id_slot": -1,
     "request_id": "a",
 } | dict.fromkeys(
-    """
-    backend_sampling cache_prompt n_cache_reuse n_keep post_sampling_probs speculative.n_max speculative.n_min
-    speculative.p_min sse_ping_interval t_max_prompt_ms timings_per_token length_penalty priority
-    spaces_between_special_tokens keep_alive truncate shift
-    """.split(),
+    re.findall(
+        r"\S+",
+        """
+        backend_sampling cache_prompt n_cache_reuse n_keep post_sampling_probs speculative.n_max speculative.n_min
+        speculative.p_min sse_ping_interval t_max_prompt_ms timings_per_token length_penalty priority
+        spaces_between_special_tokens keep_alive truncate shift
+    """,
+    ),
     1,
 )
 """A value of each field that is harmless."""
@@ -324,7 +327,8 @@ NOTHING = {
     "add_special_tokens": True, "adaptive_target": -1, "include_reasoning": True, "lora": [], "n_cmpl": 1,
     "n_indent": 0, "parse_tool_calls": True, "reasoning_budget_tokens": -1, "reasoning_format": "auto",
     "repeat_last_n": 64, "return_progress": False, "skip_special_tokens": True, "t_max_predict_ms": 0,
-    "background": False, "container": None, "include": ["reasoning.encrypted_content"], "ignore_eos": False, "mcp_servers": [], "min_tokens": 0, "mirostat": 0,
+    "background": False, "container": None, "include": ["reasoning.encrypted_content"],
+    "ignore_eos": False, "mcp_servers": [], "min_tokens": 0, "mirostat": 0,
     "modalities": ["text"], "n_predict": -1, "prompt_cache_options": {"mode": "explicit"}, "stop_token_ids": [],
     "suffix": "", "top_n_sigma": -1, "truncation": "disabled", "typ_p": 1,
 }  # fmt: skip

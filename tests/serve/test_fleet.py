@@ -25,8 +25,8 @@ def fleet(serve, tmp_path):
     from pyspec.engine.models import SideOptions
     from pyspec.engine.room import expected_bytes
     from pyspec.sampling.chain import Sampling
-    from pyspec.serve.fleet import OtherModels
     from pyspec.serve import ServerSettings
+    from pyspec.serve.fleet import OtherModels
 
     def fleet_(most, memory=math.inf, needs=None):
         paths = {

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from helpers.answers import counters
 from helpers.asking import begun, body, first_text, post, raw
 from helpers.waiting import DEADLINE_S, wait
 
@@ -304,4 +303,3 @@ def test_a_body_of_two_lengths_is_refused_and_its_connection_closed(serve, path)
         answer = b"".join(iter(lambda: connection.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 400")
     assert answer.count(b"HTTP/1.1") == 1
-

@@ -307,8 +307,6 @@ def test_a_begun_answer_is_no_thought(serve, tmp_path):
         assert [block.type for block in ask(client, BEGUN, max_tokens=8).content] == ["text"]
 
 
-
-
 def test_its_key_and_its_errors(serve):
     """x-api-key is a key, too; without one the error is one that the client knows."""
     server = serve(key="secret")

@@ -9,7 +9,7 @@ import re
 import threading
 
 import pytest
-from helpers.asking import begun, body, get, post, raw
+from helpers.asking import begun, body, post, raw
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.cli.serve import ServerOptions

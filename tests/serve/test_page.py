@@ -11,8 +11,8 @@ from helpers.waiting import wait
 
 from pyspec.batch import Batch, Settings
 from pyspec.sampling.chain import Sampling
-from pyspec.serve.fleet import OtherModels
 from pyspec.serve import ServerSettings
+from pyspec.serve.fleet import OtherModels
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 

@@ -162,7 +162,8 @@ def test_another_failure_says_what_it_is(serve, monkeypatch, caplog):
 
 USES = {"name": "f", "input_schema": OBJECT}
 BEGUN = [*SAID["messages"], {"role": "assistant", "content": "I said: "}]
-CALLED = [*SAID["messages"], {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]}]  # fmt: skip
+USED = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+CALLED = [*SAID["messages"], {"role": "assistant", "content": [USED]}]
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 CANNOT = {
     "/v1/chat/completions": [

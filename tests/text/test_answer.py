@@ -268,7 +268,10 @@ def test_a_grammar_holds_behind_it(thinker: Path, open_llama: Callable[..., Any]
     with Batch(str(thinker), draft="none", n_ctx=256, trust=True) as batch:
         (made,) = records_of(
             ChatBody(
-                messages=TURN, structured_outputs={"choice": ["yes", "no"]}, reasoning_budget=6, temperature=0.0
+                messages=TURN,
+                structured_outputs={"choice": ["yes", "no"]},
+                reasoning_budget=6,
+                temperature=0.0,
             ),
             "x",
         )

@@ -62,9 +62,7 @@ class InfillBody(Body):
         suffix = self.input_suffix or ""
         text = (self.input_prefix or "") + (self.prompt or "")
         return [
-            Record(
-                prompt=text, suffix=suffix, others=others, form=COMPLETION, **self._shared(name)
-            )
+            Record(prompt=text, suffix=suffix, others=others, form=COMPLETION, **self._shared(name))
         ]
 
 

@@ -278,7 +278,13 @@ def models(named: Iterable[tuple[str, Batch | None]]) -> dict[str, Any]:
 
 
 def _entry(name: str, batch: Batch | None) -> dict[str, Any]:
-    known: dict[str, Any] = {"name": name, "model": name, "size": 0, "digest": "", "modified_at": _moment(0)}
+    known: dict[str, Any] = {
+        "name": name,
+        "model": name,
+        "size": 0,
+        "digest": "",
+        "modified_at": _moment(0),
+    }
     known["details"] = _details(batch)
     if batch is None:
         return known
