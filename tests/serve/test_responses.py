@@ -185,18 +185,6 @@ def test_a_stream_tells_in_itself_that_there_is_no_room(client, server):
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"type": "refusal", "refusal": "No."}, "No."),
-        ({"type": "output_text", "text": "Yes."}, "Yes."),
-    ],
-)
-def test_what_the_model_refused_is_a_part_of_the_history(given, text):
-    items = [{"type": "message", "role": "assistant", "content": [given]}]
-    assert messages_of(items, None) == [{"role": "assistant", "content": text}]
-
-
-@pytest.mark.parametrize(
     ("options", "word"),
     [
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "store is false"),
