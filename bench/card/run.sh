@@ -70,7 +70,7 @@ step curves 60 - "$PYTHON" bench/card/curves.py "$WORK/wide.gguf" "$out/curves.j
 if command -v "$SERVER" >/dev/null; then
     for clients in $CLIENTS; do
         step "serve-$clients" 60 "$out/serve-$clients.json" "$PYTHON" bench/serve.py "$WORK/wide.gguf" \
-            pyspec/profiling/questions.jsonl --server "$SERVER" --draft "$WORK/good.gguf" --clients "$clients" \
+            bench/measure/questions.jsonl --server "$SERVER" --draft "$WORK/good.gguf" --clients "$clients" \
             --requests "$((4 + 2 * clients))" --tokens "$ANSWER" --out "$out/serve-$clients.json" --title "$clients clients" \
             --contenders "pyspec:lookup+$WORK/good.gguf,llama-server,llama-server:2,llama-server:4"
     done

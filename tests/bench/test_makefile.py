@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import shutil
@@ -139,6 +140,25 @@ def test_each_command_is_accepted_by_its_program(read):
                 refused.append((words[:3], error))
     assert refused == []
     assert seen > 100
+
+
+def test_each_command_of_a_card_is_accepted_by_its_program(read, tmp_path, monkeypatch):
+    """And what it names of this repository is there."""
+    log, fake, model = (tmp_path / name for name in ("log", "fake", "model.gguf"))
+    fake.write_text(f'#!/bin/sh\nprintf "%s\\t" "$@" >> {log}\necho >> {log}\n')
+    fake.chmod(0o755)
+    model.touch()
+    monkeypatch.syspath_prepend(str(BENCH / "card"))
+    own = {"PYTHON": str(fake), "SERVER": str(fake), "WORK": str(tmp_path)}
+    run = [BENCH / "card" / "run.sh", model, tmp_path / "out"]
+    subprocess.run(run, env=os.environ | own, check=True, stdout=subprocess.DEVNULL)
+    asked = [line.split("\t")[:-1] for line in log.read_text().splitlines()]
+    for words in asked:
+        read("python", *words)
+    ours = re.compile(r"(bench|models|pyspec|tests)/")
+    named = {word for words in asked for word in words if ours.match(word)}
+    assert {word for word in named if not (BENCH.parent / word).exists()} == set()
+    assert len(asked) > 10
 
 
 @pytest.mark.parametrize(
