@@ -10,15 +10,15 @@ time is at least .97 of the better setting's.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 import llama_cpp
 import msgspec
-from common import Made, arguments, keep, made_by, page_of
+from common import Made, arguments, in_turns, keep, made_by, page_of
 from measure.records import ModelFile, model_file
 from measure.report import table
 
@@ -42,24 +42,21 @@ class Cell(msgspec.Struct):
     read: dict[str, list[float]]
     answered: dict[str, list[float]]
 
-    def whole(self, setting: str) -> float:
-        """Median seconds of prompt and answer."""
-        return median(map(sum, zip(self.read[setting], self.answered[setting])))
+    def whole(self, setting: str) -> list[float]:
+        """Seconds of prompt and answer."""
+        return list(map(sum, zip(self.read[setting], self.answered[setting])))
 
     @property
     def held(self) -> float:
         """The better setting's time over that of "auto": the median over turns, in which each has its own neighbours."""
-        whole = {
-            name: list(map(sum, zip(self.read[name], self.answered[name]))) for name in SETTINGS
-        }
-        return median(min(on, off) / auto for on, off, auto in zip(*whole.values()))
+        return median(min(on, off) / auto for on, off, auto in zip(*map(self.whole, SETTINGS)))
 
     def row(self) -> list[str]:
         """The cells of the table."""
         pairs = [
             [self.length / median(self.read[name]) for name in ("on", "off")],
             [TOKENS / median(self.answered[name]) for name in ("on", "off")],
-            [(self.length + TOKENS) / self.whole(name) for name in ("on", "off")],
+            [(self.length + TOKENS) / median(self.whole(name)) for name in ("on", "off")],
         ]
         rates = [" / ".join(f"{rate:.0f}" for rate in pair) for pair in pairs]
         chosen = "on" if self.chosen else "off"
@@ -93,41 +90,33 @@ def time_one(llm: SpeculativeLlama, length: int) -> tuple[float, float]:
     """Seconds of reading a prompt of so many tokens, and of answering it."""
     prompt = (llm.tokenize(TEXT) * (length // 16 + 1))[:length]
     llm.reset()
+    how = Sampling(temperature=0.0, logit_bias={llm.token_eos(): float("-inf")})
     start = perf_counter()
-    steps = llm.steps(prompt, Sampling(temperature=0.0, logit_bias=_no_end(llm)), max_tokens=TOKENS)
+    steps = llm.steps(prompt, how, max_tokens=TOKENS)
     first = next(step for step in steps if step.tokens)
     read = perf_counter()
     n = len(first.tokens) + sum(len(step.tokens) for step in steps)
     if n != TOKENS:
         raise RuntimeError(f"the answer has {n} tokens, not {TOKENS}")
-    return read - start, perf_counter() - read
-
-
-def _no_end(llm: SpeculativeLlama) -> dict[int, float]:
-    return {llm.token_eos(): float("-inf")}
+    return round(read - start, 5), round(perf_counter() - read, 5)
 
 
 def measure(path: Path, lengths: Sequence[int], threads: int, repeat: int) -> list[Cell]:
     """The cells of a model."""
     options = {"n_ctx": max(lengths) + TOKENS + 1, "n_threads": threads or None, "draft": "none"}
-    llms = {
-        name: SpeculativeLlama(str(path), flash_attn=flash, **options)  # type: ignore[arg-type]
-        for name, flash in SETTINGS.items()
-    }
-    chosen = llms["auto"].loading.flash_attn
     cells = []
-    for length in lengths:
-        cell = Cell(path.stem, length, chosen, *({name: [] for name in SETTINGS} for _ in range(2)))
-        for turn in range(repeat + 1):
-            for name in list(SETTINGS)[:: 1 if turn % 2 else -1]:
-                read, answered = time_one(llms[name], length)
-                if turn:  # the first one warms up
-                    cell.read[name].append(round(read, 5))
-                    cell.answered[name].append(round(answered, 5))
-        print(*cell.row(), file=sys.stderr, flush=True)
-        cells.append(cell)
-    for llm in llms.values():
-        llm.close()
+    with ExitStack() as stack:
+        llms = {
+            name: stack.enter_context(SpeculativeLlama(str(path), flash_attn=flash, **options))  # type: ignore[arg-type]
+            for name, flash in SETTINGS.items()
+        }
+        for length in lengths:
+            for llm in llms.values():
+                time_one(llm, length)  # warms up
+            found = in_turns(SETTINGS, repeat, lambda name, n=length: time_one(llms[name], n))
+            read, answered = ({s: [one[i] for one in found[s]] for s in SETTINGS} for i in (0, 1))
+            chosen = llms["auto"].loading.flash_attn
+            cells.append(Cell(path.stem, length, chosen, read, answered))
     return cells
 
 

@@ -8,8 +8,6 @@ set, mapped weights included. llama-server is driven by 16 clients over HTTP.
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -17,7 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from common import Comparison, Figures, alone, arguments, compare, resident
+from common import Comparison, Figures, arguments, compare, resident
+from measure.contenders import Files, InProcess
 from measure.questions import Question, load_questions
 from measure.report import table
 from measure.tasks import Options
@@ -76,40 +75,35 @@ class BatchResults(Comparison, kw_only=True):
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measure all contenders, print a Markdown table, and write page and results to --out."""
-    given = list(sys.argv[1:] if words is None else words)
-    options = arguments(__doc__, given, "model", "questions", **OPTIONS)
-    if options.contender:
-        found = measure(options)
-        print(json.dumps({**NOT_KNOWN, **found, "rate": found["tokens"] / found["seconds"]}))
-        return
+    options = arguments(__doc__, words, "model", "questions", **OPTIONS)
     contenders = [LOOP, *(["server"] if options.server else [])]
     contenders += [
         f"{kind}:{n}" for n in options.parallel.split(",") for kind in ("plain", "speculative")
     ]
     contenders += options.more.split(",") if options.more else []
-
     compare(
-        BatchResults, "batch", options, given, contenders, alone(__file__, given), records=options.records
+        BatchResults, "batch", options, words, contenders, lambda one: measure(options, one), alone=True,
+        records=options.records,
     )  # fmt: skip
 
 
-def measure(options: Namespace) -> Figures:
+def measure(options: Namespace, contender: str) -> Figures:
     """Run one contender in this process."""
-    kind, _, n = options.contender.partition(":")
+    kind, _, n = contender.partition(":")
     asked = load_questions(Path(options.questions))
     most = min(options.records, len(asked))
     # questions of one kind follow each other: spread takes from all kinds, else the first ones
     asked = [asked[i * len(asked) // most if options.spread else i] for i in range(most)]
-    if kind == LOOP:
-        return loop(options, asked)
     texts = [question.turns[0] for question in asked]
-    return server(options, texts) if kind == "server" else batch(options, texts, kind, int(n))
+    if kind == LOOP:
+        found = loop(options, asked)
+    else:
+        found = server(options, texts) if kind == "server" else batch(options, texts, kind, int(n))
+    return {**NOT_KNOWN, **found, "rate": found["tokens"] / found["seconds"]}
 
 
 def loop(options: Namespace, asked: Sequence[Question]) -> Figures:
     """Answer one prompt after another, as a program on llama-cpp-python would."""
-    from measure.contenders import Files, InProcess  # noqa: PLC0415 - each contender's process loads what it needs
-
     files = Files(Path(options.model), None, options.ctx, options.threads)
     with closing(InProcess("llama_cpp", files)) as peer:
         template = ChatTemplate.of(peer.llm)
@@ -133,7 +127,7 @@ def kv_megabytes(model: str, cells: int) -> float:
 
 def batch(options: Namespace, texts: list[str], kind: str, n: int) -> Figures:
     """Answer with `pyspec.Batch`: without drafts, with the given draft, with lookup, or exact."""
-    from pyspec.batch import Batch, Settings  # noqa: PLC0415 - as above
+    from pyspec.batch import Batch, Settings  # noqa: PLC0415 - counts in the memory of those alone that need it
 
     draft = {"plain": "none", "exact": "none", "lookup": "lookup"}.get(kind, options.draft)
     with Batch(

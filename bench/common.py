@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import exp, sqrt
 from pathlib import Path
 from statistics import mean, median, stdev
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 from measure.contenders import ServerProcess
@@ -66,23 +66,25 @@ def arguments(
 def in_turns(
     contenders: Iterable[str], repeat: int, measure: Callable[[str], T]
 ) -> dict[str, list[T]]:
-    """Measure each contender `repeat` times, in turns; each result is printed to stderr at once."""
+    """Measure each contender `repeat` times, in turns, every second of which goes backwards, so that neighbours change.
+
+    Each result is printed to stderr at once.
+    """
     found: dict[str, list[T]] = {one: [] for one in contenders}
-    for _ in range(repeat):
-        for one, runs in found.items():
-            runs.append(measure(one))
-            print(one, json.dumps(runs[-1]), file=sys.stderr, flush=True)
+    for turn in range(repeat):
+        for one in list(found)[:: -1 if turn % 2 else 1]:
+            found[one].append(measure(one))
+            print(one, json.dumps(found[one][-1]), file=sys.stderr, flush=True)
     return found
 
 
 class StreamedAnswer(NamedTuple):
-    """A streamed answer. times: seconds from the request to each piece of text; whole: to its end; block: `speculation`."""
+    """A streamed answer. times: seconds from the request to each piece of text; whole: to its end."""
 
     text: str
     tokens: int
     times: list[float]
     whole: float
-    block: dict[str, Any]
 
     @property
     def first(self) -> float:
@@ -96,18 +98,19 @@ class StreamedAnswer(NamedTuple):
 
 
 def streamed(
-    process: ServerProcess, messages: Sequence[Mapping[str, str]], **more: Any
+    process: ServerProcess, messages: Sequence[Mapping[str, str]], max_tokens: int
 ) -> StreamedAnswer:
     """Have a server answer at temperature 0, and time it. Raises ValueError if the stream ends without usage."""
-    body = {"messages": messages, "temperature": 0, "stream": True, **more}
-    body["stream_options"] = {"include_usage": True}
-    text, tokens, block, line = "", 0, dict[str, Any](), b""
+    body = {
+        "messages": messages, "temperature": 0, "max_tokens": max_tokens, "stream": True,
+        "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    text, tokens, line = "", 0, b""
     start, times = time.perf_counter(), list[float]()
     for line in process.lines("/v1/chat/completions", body):
         now = time.perf_counter() - start
         if line.startswith(b"data: {"):
             chunk = json.loads(line[6:])
-            block = chunk.get("speculation") or block
             tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
             content = "".join(one["delta"].get("content") or "" for one in chunk.get("choices", ()))
             if content:
@@ -115,7 +118,7 @@ def streamed(
                 text += content
     if not tokens:
         raise ValueError(f"the stream ended without usage: {line[:300]!r}")
-    return StreamedAnswer(text, tokens, times, time.perf_counter() - start, block)
+    return StreamedAnswer(text, tokens, times, time.perf_counter() - start)
 
 
 def resident(what: str, process: int | str = "self") -> float:
@@ -134,19 +137,32 @@ def medians(runs: Sequence[Figures]) -> Figures:
     return {key: (sum if key == "errors" else median)(run[key] for run in runs) for key in runs[0]}
 
 
-def alone(script: str, given: Sequence[str]) -> Callable[[str], Figures]:
-    """Measures a contender in a process of its own, by the same script, which prints its figures as JSON."""
+class Made(msgspec.Struct):
+    """A script's results on this machine, with the commit of the code that ran, and the day where it was kept."""
 
-    def measure(contender: str) -> Figures:
-        own = [sys.executable, script, *given, "--contender", contender]
-        said = subprocess.run(own, check=True, stdout=subprocess.PIPE, text=True).stdout
-        figures: Figures = json.loads(said.splitlines()[-1])
-        return figures
+    command: str
+    machine: str
+    commit: str = ""
+    day: str = ""
 
-    return measure
+    @property
+    def made(self) -> str:
+        """How the results were made, as a page says it."""
+        when = f" on {self.day}" if self.day else ""
+        return f"Made by `{self.command}`{code_of(self.commit)}{when}: {self.machine}."
+
+    def page(self) -> str:
+        """The whole README.md."""
+        raise NotImplementedError
+
+    @classmethod
+    def page_of_all(cls, found: Sequence[Any]) -> str:
+        """The page of all results in a folder, of which most kinds have one."""
+        (one,) = found
+        return str(one.page())
 
 
-class Comparison(msgspec.Struct, kw_only=True):
+class Comparison(Made, kw_only=True):
     """Results of a comparison. max_tokens: of an answer; repeat: runs of each contender; contenders: their medians, by name."""
 
     heading: ClassVar[str]
@@ -157,15 +173,11 @@ class Comparison(msgspec.Struct, kw_only=True):
     """How it was measured; may name the same fields."""
 
     title: str
-    command: str
-    day: str
-    machine: str
     threads: int
     target: ModelFile
     max_tokens: int
     repeat: int
     contenders: list[dict[str, Any]]
-    commit: str = ""
 
     def find(self, name: str) -> dict[str, Any] | None:
         """A contender's figures by its name."""
@@ -175,79 +187,75 @@ class Comparison(msgspec.Struct, kw_only=True):
         """The contenders' figures as Markdown."""
         raise NotImplementedError
 
+    def page(self) -> str:
+        """Its part of the page."""
+        made = (
+            f"Made by `{self.command}` on {self.day}{code_of(self.commit)}: {self.machine}, {self.threads} threads; "
+            f"{self.work.format(self)}, {self.how.format(self)}. "
+            f"Target {self.target.name}, sha256 {self.target.sha256}."
+        )
+        return f"## {self.title}\n\n{made}\n\n{self.table()}"
+
+    @classmethod
+    def page_of_all(cls, found: Sequence[Any]) -> str:
+        """The parts one below the other."""
+        return page_of(cls.heading, cls.intro, *(one.page() for one in found))
+
 
 def compare(
-    kind: type[Comparison],
-    name: str,
-    options: argparse.Namespace,
-    words: Sequence[str] | None,
-    contenders: Iterable[str],
-    measure: Callable[[str], Figures],
-    **more: Any,
-) -> None:
+    kind: type[Comparison], name: str, options: argparse.Namespace, words: Sequence[str] | None,
+    contenders: Iterable[str], measure: Callable[[str], Figures], *, alone: bool = False, **more: Any,
+) -> None:  # fmt: skip
     """Measure contenders in turns, and print their medians; with --out, also write them and the page of bench/NAME.py.
 
+    alone: each is measured in a process of its own, by the same script with --contender, which prints its figures as JSON.
     more: what the kind has beyond a `Comparison`.
     """
-    runs = in_turns(contenders, options.repeat, measure)
+    if alone and options.contender:
+        print(json.dumps(measure(options.contender)))
+        return
+
+    def apart(contender: str) -> Figures:
+        own = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), *given(words)]
+        said = subprocess.run(
+            [*own, "--contender", contender], check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+        figures: Figures = json.loads(said.splitlines()[-1])
+        return figures
+
+    runs = in_turns(contenders, options.repeat, apart if alone else measure)
     target = Path(options.model)
     results = kind(
+        **made_by(name, words),
         title=options.title or f"{name.capitalize()}, {target.stem}",
-        command=command_line(name, words),
-        day=today(),
-        machine=machine(),
         threads=options.threads,
         target=model_file(target),
         max_tokens=options.tokens,
         repeat=options.repeat,
         contenders=[{"name": one, **medians(those)} for one, those in runs.items()],
-        commit=commit(),
         **more,
     )
     print(results.table())
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-        write_page(options.out.parent, kind)
+        keep(results, options.out)
 
 
-def today() -> str:
-    """The date, UTC."""
-    return datetime.now(timezone.utc).date().isoformat()
+def given(words: Sequence[str] | None) -> list[str]:
+    """A script's words: None for those of this process."""
+    return list(sys.argv[1:] if words is None else words)
 
 
-def command_line(name: str, words: Sequence[str] | None) -> str:
-    """The command line of bench/NAME.py in publishable form. words: None for those of this process."""
-    return published(f"python bench/{name}.py", sys.argv[1:] if words is None else words)
-
-
-class Made(msgspec.Struct):
-    """A script's results on this machine, with the commit of the code that ran, and the day where it was kept."""
-
-    command: str
-    machine: str
-    commit: str
-    day: str = ""
-
-    @property
-    def made(self) -> str:
-        """How the results were made, as a page says it."""
-        when = f" on {self.day}" if self.day else ""
-        return f"Made by `{self.command}`{code_of(self.commit)}{when}: {self.machine}."
+def command_line(name: str, words: Sequence[str] | None = None) -> str:
+    """The command line of bench/NAME.py in publishable form, without the page's own text."""
+    told = given(words)
+    at = told.index("--about") if "--about" in told else len(told)
+    return published(f"python bench/{name}.py", [*told[:at], *told[at + 2 :]])
 
 
 def made_by(name: str, words: Sequence[str] | None) -> dict[str, str]:
     """The fields of a `Made` of bench/NAME.py."""
-    return {
-        "command": command_line(name, words), "machine": machine(), "commit": commit(), "day": today(),
-    }  # fmt: skip
-
-
-class Paged(Protocol):
-    """A script's results, and their page."""
-
-    def page(self) -> str:
-        """The whole README.md."""
+    day = datetime.now(timezone.utc).date().isoformat()
+    return {"command": command_line(name, words), "machine": machine(), "commit": commit(), "day": day}  # fmt: skip
 
 
 def page_of(title: str, about: str | None, *parts: str) -> str:
@@ -255,28 +263,26 @@ def page_of(title: str, about: str | None, *parts: str) -> str:
     return "\n\n".join([f"# {title}", (about or "").strip(), *parts]) + "\n"
 
 
-def keep(found: Paged, path: Path) -> None:
-    """Write results as JSON, and their page next to them."""
+def publish(
+    name: str, words: Sequence[str] | None, out: Path | None, title: str, *parts: str
+) -> None:
+    """Print a page of bench/NAME.py that has no results but its text, and write it to `out` if there is one."""
+    page = page_of(title, f"Made by `{command_line(name, words)}`{code_of(commit())}.", *parts)
+    print(page)
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(page, encoding="utf-8")
+
+
+def keep(found: Made, path: Path) -> None:
+    """Write results as JSON, and the page of all that are next to them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    write_one(path, type(found))
+    write_page(path.parent, type(found))
 
 
-def write_one(path: Path, kind: type[Paged]) -> None:
-    """Write the page of the only results file in a folder."""
-    found = msgspec.json.decode(path.read_bytes(), type=kind)
-    path.with_name("README.md").write_text(found.page(), encoding="utf-8")
-
-
-def write_page(folder: Path, kind: type[Comparison]) -> None:
+def write_page(folder: Path, kind: type[Made]) -> None:
     """Write the page of all results in a folder."""
-    parts = [f"# {kind.heading}", kind.intro]
-    for path in sorted(folder.glob("*.json")):
-        found = msgspec.json.decode(path.read_bytes(), type=kind)
-        made = (
-            f"Made by `{found.command}` on {found.day}{code_of(found.commit)}: {found.machine}, {found.threads} threads; "
-            f"{found.work.format(found)}, {found.how.format(found)}. "
-            f"Target {found.target.name}, sha256 {found.target.sha256}."
-        )
-        parts += [f"## {found.title}", made, found.table()]
-    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    paths = sorted(folder.glob("*.json"))
+    page = kind.page_of_all([msgspec.json.decode(path.read_bytes(), type=kind) for path in paths])
+    (folder / "README.md").write_text(page, encoding="utf-8")

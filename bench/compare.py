@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from common import command_line
 from measure.bench import run_bench
 from measure.questions import Question, load_questions, select
-from measure.records import published
 from measure.report import speed_table
 from measure.tasks import Options, Task, parse_modes
 
@@ -27,22 +26,33 @@ COUNT = click.IntRange(min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionOptions(Options):
-    """Which questions, how each is answered, and the folder of the results."""
+class AskedOptions:
+    """Which questions are asked, and how long and at what temperature each is answered."""
 
     # fmt: off
-    out: Path | None = option("Measuring", "--out", type=click.Path(path_type=Path, file_okay=False),
-        help="Folder for the results; an interrupted run resumes from it.")
     questions: Path | None = option("Measuring", "--questions", type=FILE,
         help="Spec-Bench JSONL; if not given, the shipped set.")
     limit: int | None = option("Measuring", "--limit", type=COUNT, help="Most questions per category.")
-    every: int = option("Measuring", "--every", type=COUNT, default=1, help="Use only every N-th question of the file.")
     category: tuple[str, ...] = option("Measuring", "--category", multiple=True,
         help="Use only this category; may be repeated.")
     max_tokens: int = option("Measuring", "-n", "--max-tokens", type=click.IntRange(min=2), default=128,
         help="Longest answer, tokens.")
     temperature: float = option("Measuring", "--temp", type=click.FloatRange(min=0.0), default=0.0,
         help="Temperature; 0 always takes the likeliest token.")
+    # fmt: on
+
+    def chosen(self) -> list[Question]:
+        """The questions that the options name."""
+        return select(load_questions(self.questions), self.limit, self.category)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionOptions(AskedOptions, Options):
+    """How often each question is answered, from which seed on, and the folder of the results."""
+
+    # fmt: off
+    out: Path | None = option("Measuring", "--out", type=click.Path(path_type=Path, file_okay=False),
+        help="Folder for the results; an interrupted run resumes from it.")
     seed: int = option("Measuring", "--seed", default=1, help="Seed of the random draws.")
     repeat: int = option("Measuring", "--repeat", type=COUNT, default=1, help="Runs per question.")
     warm_up: int = option("Measuring", "--warm-up", type=click.IntRange(min=0), default=3,
@@ -55,19 +65,6 @@ class QuestionOptions(Options):
         if self.out is None:
             raise OptionError("--out is missing", "name a folder for the results")
         return self.out
-
-    def chosen(self) -> list[Question]:
-        """The questions that the options name."""
-        return select(load_questions(self.questions), self.limit, self.category, self.every)
-
-
-def command_line(program: str) -> str:
-    """The program's command as it may be published: without folders of this machine and the page's own text."""
-    words = sys.argv[1:]
-    if "--about" in words:
-        at = words.index("--about")
-        words = [*words[:at], *words[at + 2 :]]
-    return published(f"python bench/{program}.py", words)
 
 
 def engine_words(engine: EngineOptions) -> str:

@@ -13,7 +13,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import ClassVar
 
 import llama_cpp
 from common import Comparison, Figures, arguments, compare
@@ -33,13 +32,13 @@ OURS = "pyspec"
 _ABOUT = (__doc__ or "").strip()
 
 
-class Long(Comparison):
+class Long(Comparison, kw_only=True):
     """A long prompt by contender. prompt: its tokens."""
 
-    heading: ClassVar[str] = "A long prompt"
-    intro: ClassVar[str] = _ABOUT
-    work: ClassVar[str] = "a prompt of {0.prompt} tokens, and {0.max_tokens} tokens of answer"
-    how: ClassVar[str] = "temperature 0; medians of {0.repeat}, the contenders taking turns"
+    heading = "A long prompt"
+    intro = _ABOUT
+    work = "a prompt of {0.prompt} tokens, and {0.max_tokens} tokens of answer"
+    how = "temperature 0; medians of {0.repeat}, the contenders taking turns"
 
     prompt: int
 

@@ -9,29 +9,26 @@ categories, times plain), interval (the mean with its own), worst, over-strict (
 rate (tokens a second), and without a mode cost/N (a decode of N rows, in decodes of one) and parted (answers that
 are not plain decoding's); of `bench/batch.py` each contender, times plain one by one; of quality.py nats and distinct over the
 control, with intervals, length (tokens a verify), gain (over the control's, %) and drawn (over greedy drafts, %). All other
-figures are in the tables. Intervals of speeds are 95 %, by Student's t of logarithms: over questions if their ratios are
-known, else over kinds of text.
+figures are in the tables. Intervals of speeds are 95 %, by Student's t of logarithms: over questions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from math import exp, log
+from math import exp
 from operator import sub
 from pathlib import Path
-from typing import Any
 
 import card.page as card
 import msgspec
 from attention import Attention
 from batch import BatchResults
-from common import Comparison, Paged, T, arguments, half_width, times, write_one, write_page
+from common import Comparison, Made, T, arguments, half_width, times, write_page
 from everyday import Everyday
 from long import Long
-from measure import quality, quality_page, report
-from measure.chance import Interval
+from measure import quality_page, report
 from measure.quality import DISTINCT, NATS, ROUGE, QualityResults
 from measure.report import Results, table
 from measure.speeds import TOTAL, Summary
@@ -42,6 +39,8 @@ from serve import ServeResults
 from pyspec.errors import InputError
 
 RULES = ("quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma")  # fmt: skip
+TABLES = {"rules": [f"{name}/quality.json" for name in RULES], "drafts": ["drafts/drafts.json"]}
+"""The files that each table of a page is made from."""
 DRAFTS_HEAD = ["drafter", "all", "strict K=4, 8", "margin share", "margin K=4, 8", "steps 1, 2, 3, 4"]  # fmt: skip
 RULES_HEAD = ["The margin rule", "more tokens a verify", "nats a token", "distinct-4", "looped answers", "worse in"]  # fmt: skip
 PAGES = ("README.md", "METHODS.md", "DEVICES.md", "ARCHITECTURE.md", "models/README.md")
@@ -50,7 +49,7 @@ CARDS = ("models/smollm2-eagle3.md",)
 """Texts that also contain many numbers that are not measurements; their quoted results are filled in the same way."""
 
 FEWEST = 3
-"""Questions or kinds of text that an interval needs."""
+"""Questions that an interval needs."""
 
 _NUMBER = re.compile(r"<!--= ([^ ]+) -->.*?<!--/-->", re.DOTALL)
 
@@ -70,17 +69,11 @@ def read(folder: Path, kind: type[T], names: str) -> dict[str, T]:
 runs = partial(read, kind=Results, names="*/results.json")
 rules = partial(read, kind=QualityResults, names="*/quality.json")
 
-COMPARED: dict[str, type[Comparison]] = {
-    "batch": BatchResults, "serve": ServeResults, "pool": PoolResults,
-    "long": Long,
+STORED: dict[str, type[Made]] = {
+    **dict.fromkeys(("attention", "attention-avx2", "attention-avx512"), Attention), "batch": BatchResults,
+    "everyday": Everyday, "long": Long, "pool": PoolResults, "returning": Returning, "serve": ServeResults,
 }  # fmt: skip
-"""Folders of comparisons."""
-
-KEPT: dict[str, type[Paged]] = {
-    **dict.fromkeys(("attention", "attention-avx2", "attention-avx512"), Attention),
-    "everyday": Everyday, "returning": Returning,
-}  # fmt: skip
-"""Folders of one file, which has the folder's name."""
+"""The kinds of other results, by folder."""
 
 
 def redraw(folder: Path) -> None:
@@ -88,43 +81,26 @@ def redraw(folder: Path) -> None:
     for name, results in runs(folder).items():
         report.save_page(results, folder / name)
     for name, found in rules(folder).items():
-        quality_page.save_quality(quality.judged_again(found), folder / name)
-    for name, kind in _kept(folder, COMPARED):
-        write_page(folder / name, kind)
-    for name, one in _kept(folder, KEPT):
-        write_one(folder / name / f"{name}.json", one)
+        quality_page.save_quality(found, folder / name)
+    for name, kind in STORED.items():
+        if (folder / name).is_dir():
+            write_page(folder / name, kind)
     if (folder / "card").is_dir():
         card.write(folder / "card")
 
 
-def _kept(folder: Path, kinds: Mapping[str, T]) -> list[tuple[str, T]]:
-    """The kinds for which there are results."""
-    return [(name, kind) for name, kind in kinds.items() if (folder / name).is_dir()]
-
-
-def _link(title: str, name: str) -> str:
-    return f"[{title}](bench/results/{name}/README.md)"
-
-
 def _interval(summary: Summary) -> str:
-    """The mean's interval, and what it is over; empty if there are too few values."""
-    over, logs = "questions", summary.logs
-    if not logs:
-        over, logs = "kinds", [log(up) for up, _ in _ups(summary)]
+    """The interval of the mean over questions; empty if too few are known."""
+    logs = summary.logs
     if len(logs) < FEWEST:
         return ""
     low, high = (summary.geomean * exp(side * half_width(logs)) for side in (-1.0, 1.0))
-    return f" ({low:.2f} to {high:.2f}, {len(logs)} {over})"
-
-
-def _ups(summary: Summary) -> list[tuple[float, str]]:
-    """Speed-ups by category, the worst first."""
-    return sorted((s.speed_up, name) for name, s in summary.speeds.items() if name != TOTAL)
+    return f" ({low:.2f} to {high:.2f}, {len(logs)} questions)"
 
 
 def rules_table(folder: Path) -> str:
     """A row for each existing page of RULES: the margin rule at its defaults against strict."""
-    found = {name: quality.judged_again(one) for name, one in rules(folder).items()}
+    found = rules(folder)
     return table(RULES_HEAD, [_rules_row(name, found[name]) for name in RULES if name in found])
 
 
@@ -132,38 +108,27 @@ def _rules_row(name: str, found: QualityResults) -> list[str]:
     figures = {each.who: each for each in found.figures}
     strict, margin = figures["strict+fixed:4"], figures["margin+fixed:4"]
     about = found.title.removeprefix("What the margin rule costs ").partition(":")[0]
-    nats, distinct = (_over(margin.measures[key].over) for key in (NATS, DISTINCT))
+    nats, distinct = (str(margin.measures[key].over) for key in (NATS, DISTINCT))
     looped = f"{margin.looped} of {margin.answers}, strict {strict.looped}"
     gain, worse = f"{100 * (margin.gain - 1):+.0f} %", ", ".join(margin.worse) or "-"
     if ROUGE not in margin.measures:
         worse += f" ({ROUGE} not measured)"
-    return [_link(about, name), gain, nats, distinct, looped, worse]
-
-
-def _over(value: Interval) -> str:
-    return f"{value.mean:+.3f} ({value.low:+.3f} to {value.high:+.3f})"
+    return [f"[{about}](bench/results/{name}/README.md)", gain, nats, distinct, looped, worse]
 
 
 def drafts_table(folder: Path) -> str:
     """How often each drafter predicts the target's choice; empty if none was measured."""
-    rows = [_drafts_row(*each) for each in drafts(folder).items()]
+    path, rows = folder / "drafts" / "drafts.json", []
+    told = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
+    for name, found in told.get("drafters", told).items():  # older files have no commit
+        lengths, steps = found["lengths"], ", ".join(f"{share:.3f}" for share in found["by_step"])
+        strict, margin = (
+            f"{lengths[f'{rule}-4']:.2f}, {lengths[f'{rule}-8']:.2f}"
+            for rule in ("strict", "margin")
+        )
+        shares = [f"{found[key]:.3f}" for key in ("share", "margin_share")]
+        rows.append([name, shares[0], strict, shares[1], margin, steps])
     return table(DRAFTS_HEAD, rows) if rows else ""
-
-
-def _drafts_row(name: str, found: dict[str, Any]) -> list[str]:
-    lengths = found["lengths"]
-    strict, margin = (
-        f"{lengths[f'{r}-4']:.2f}, {lengths[f'{r}-8']:.2f}" for r in ("strict", "margin")
-    )
-    steps = ", ".join(f"{share:.3f}" for share in found["by_step"])
-    return [name, f"{found['share']:.3f}", strict, f"{found['margin_share']:.3f}", margin, steps]
-
-
-def drafts(folder: Path) -> dict[str, dict[str, Any]]:
-    """Figures of drafters, by name; older files have no commit."""
-    path = folder / "drafts" / "drafts.json"
-    found = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
-    return dict(found.get("drafters", found))
 
 
 def numbers(folder: Path) -> dict[str, str]:
@@ -171,8 +136,8 @@ def numbers(folder: Path) -> dict[str, str]:
     out: dict[str, str] = {}
     for name, results in runs(folder).items():
         for s in results.summaries:
-            ups = _ups(s)
-            figures = {"mean": s.geomean, "worst": ups[0][0]}
+            worst = min(speed.speed_up for kind, speed in s.speeds.items() if kind != TOTAL)
+            figures = {"mean": s.geomean, "worst": worst}
             out |= {f"{name}/{s.who}/{key}": f"{value:.2f}" for key, value in figures.items()}
             out[f"{name}/{s.who}/rate"] = f"{s.speeds[TOTAL].rate:.0f}"
             out[f"{name}/{s.who}/interval"] = f"{s.geomean:.2f}{_interval(s)}"
@@ -183,8 +148,8 @@ def numbers(folder: Path) -> dict[str, str]:
         for figures in found.figures:
             who = f"{name}/{figures.who}"
             out |= {
-                f"{who}/nats": _over(figures.measures[NATS].over),
-                f"{who}/distinct": _over(figures.measures[DISTINCT].over),
+                f"{who}/nats": str(figures.measures[NATS].over),
+                f"{who}/distinct": str(figures.measures[DISTINCT].over),
                 f"{who}/gain": f"{100 * (figures.gain - 1):+.0f}",
                 f"{who}/answers": str(figures.answers),
                 f"{who}/length": f"{figures.length:.2f}",
@@ -263,30 +228,21 @@ def _put(text: str, name: str, found: str) -> str:
 def traced(folder: Path) -> list[list[str]]:
     """Each number that a page quotes: page, name, value, the file it is read from, and the command that made that file.
 
-    Raises InputError where a name has no file, or a file does not say how it was made.
+    Raises InputError where a name has no file.
     """
     known, root = numbers(folder), Path(__file__).parents[1]
     rows = []
     for page in (*PAGES, *CARDS):
         text = (root / page).read_text(encoding="utf-8")
         for name in _NUMBER.findall(text):
-            if name not in known:
-                raise InputError(f"{page} quotes {name}, and no results have it")
             path, command = source(folder, name)
             rows.append([page, name, known[name], path.relative_to(root).as_posix(), command])
-        for mark, files in tables(folder).items():
+        for mark, files in TABLES.items():
             if f"<!-- {mark} -->" in text:
+                paths = [path for file in files if (path := folder / file).exists()]
                 told = [page, f"table of {mark}", "-"]
-                rows += [
-                    [*told, path.relative_to(root).as_posix(), made_by(path)] for path in files
-                ]
+                rows += [[*told, p.relative_to(root).as_posix(), made_by(p)] for p in paths]
     return rows
-
-
-def tables(folder: Path) -> dict[str, list[Path]]:
-    """The files that each table of a page is made from."""
-    found = {"rules": [f"{name}/quality.json" for name in RULES], "drafts": ["drafts/drafts.json"]}
-    return {mark: [p for f in files if (p := folder / f).exists()] for mark, files in found.items()}
 
 
 def source(folder: Path, name: str) -> tuple[Path, str]:

@@ -9,15 +9,13 @@ included; temperature 0.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from time import perf_counter
 from typing import Any
 
-from common import Comparison, Figures, alone, arguments, compare
+from common import Comparison, Figures, arguments, compare
 from measure.contenders import PlainLlama
 from measure.report import table
 
@@ -59,12 +57,12 @@ class PoolResults(Comparison, kw_only=True):
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measure all contenders, print a Markdown table, and write page and results to --out."""
-    given = list(sys.argv[1:] if words is None else words)
-    options = arguments(__doc__, given, "model", **OPTIONS)
-    if options.contender:
-        print(json.dumps(measure(opened(options.contender, options), options.tokens)))
-        return
-    compare(PoolResults, "pool", options, given, CONTENDERS, alone(__file__, given))
+    options = arguments(__doc__, words, "model", **OPTIONS)
+
+    def measured(contender: str) -> Figures:
+        return measure(opened(contender, options), options.tokens)
+
+    compare(PoolResults, "pool", options, words, CONTENDERS, measured, alone=True)
 
 
 def opened(contender: str, options: Any) -> Any:

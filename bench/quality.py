@@ -7,7 +7,8 @@ from contextlib import closing
 from dataclasses import replace
 
 import click
-from compare import QuestionOptions, command_line, engine_words
+from common import command_line
+from compare import QuestionOptions, engine_words
 from measure.quality import VARIANTS, QualityResults, conclusion, figures_of, unscored
 from measure.quality_page import save_quality, variant_table
 from measure.variants import SideBySide, Variant, answer_all, parse_variants
@@ -44,8 +45,8 @@ def quality(
     """Measure what near misses cost in quality; write runs.jsonl, README.md and quality.json to --out.
 
     Each question is answered by every variant. Variants are modes of `bench/compare.py`, and margin+random, margin+thin,
-    plain+temp:T; @N uses only the first N questions. The page compares tokens a round, likelihood under the target,
-    answers that loop and answers that fail a check, each with the first variant.
+    plain+temp:T; @N uses only the first N questions. The page compares tokens a round, likelihood under the target
+    and answers that loop, each with the first variant.
     """
     named, questions = parse_variants(variants or VARIANTS), asked.chosen()
     sides = _side_by_side(named, asked, models, engine)

@@ -9,20 +9,17 @@ process; they take turns, --repeat times; temperature 0. With --out FOLDER the t
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from statistics import median
 
 from common import Made, arguments, in_turns, keep, made_by, medians, page_of, streamed
-from measure.contenders import ServerProcess, llama_server
-from measure.questions import load_questions
+from measure.contenders import ServerProcess
+from measure.questions import first_turns
 from measure.report import table
-from serve import kinds_in_turn, p95
+from serve import PEER, p95, started
 
-PEER = "llama-server"
 OPTIONS = {
     "contenders": "pyspec,pyspec:0", "server": PEER, "conversations": 8, "slots": 4, "tokens": 24, "least": 600, "ctx": 2048,
     "threads": 2, "repeat": 1, "out": None,
@@ -44,18 +41,12 @@ class Returning(Made, kw_only=True):
 def command(options: Namespace, contender: str) -> list[str]:
     """The command that starts a server."""
     name, _, memory = contender.partition(":")
-    slots, threads = str(options.slots), str(options.threads)
-    more = ["--cache-ram", memory] if memory else []
-    if name == PEER:
-        context = ["-c", str(options.slots * options.ctx), "-np", slots, "-t", threads]
-        return llama_server(options.server, options.model, [*context, "-tb", threads, *more])
-    return [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "--parallel", slots, "-c", str(options.ctx),
-            "-t", threads, *more]  # fmt: skip
+    return started(options, name, options.slots, *(["--cache-ram", memory] if memory else []))
 
 
 def ask(process: ServerProcess, messages: list[dict[str, str]], tokens: int) -> float:
     """Request an answer, which is added to the messages; returns the seconds until its first token."""
-    answer = streamed(process, messages, max_tokens=tokens)
+    answer = streamed(process, messages, tokens)
     messages.append({"role": "assistant", "content": answer.text})
     return answer.first
 
@@ -77,7 +68,7 @@ def measure(options: Namespace, contender: str, texts: Sequence[str]) -> dict[st
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table; with --out, also store it."""
     options = arguments(__doc__, words, "model", "questions", **OPTIONS)
-    texts = kinds_in_turn(load_questions(Path(options.questions)))
+    texts = first_turns(options.questions)
     chosen = [text for text in texts if len(text) >= options.least][: options.conversations]
     runs = in_turns(
         options.contenders.split(","), options.repeat, lambda one: measure(options, one, chosen)

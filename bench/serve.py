@@ -12,17 +12,15 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from operator import itemgetter
 from pathlib import Path
 from statistics import median, quantiles
 
 from common import Comparison, Figures, StreamedAnswer, arguments, compare, resident, streamed
 from measure.contenders import ServerProcess, llama_server
-from measure.questions import Question, load_questions
+from measure.questions import first_turns
 from measure.report import table
 
 from pyspec.errors import EngineError
@@ -77,36 +75,33 @@ class ServeResults(Comparison, kw_only=True):
 def main(words: Sequence[str] | None = None) -> None:
     """Measure all contenders, print a Markdown table, and write page and results to --out."""
     options = arguments(__doc__, words, "model", "questions", **OPTIONS)
-    texts = kinds_in_turn(load_questions(Path(options.questions)))
+    texts = first_turns(options.questions)
     compare(
         ServeResults, "serve", options, words, options.contenders.split(","), lambda one: measure(options, one, texts),
         clients=options.clients, requests=options.requests,
     )  # fmt: skip
 
 
-def kinds_in_turn(questions: Sequence[Question]) -> list[str]:
-    """First turns: one of each kind, then the next of each, so that few requests do not only use the file's first kinds."""
-    seen: Counter[str] = Counter()
-    turns = []
-    for question in questions:
-        turns.append((seen[question.category], question.turns[0]))
-        seen[question.category] += 1
-    return [text for _, text in sorted(turns, key=itemgetter(0))]
-
-
 def command(options: Namespace, contender: str) -> list[str]:
     """The command that starts a server."""
-    n, threads = str(options.clients), str(options.threads)
     name, _, word = contender.partition(":")
+    if name != PEER:
+        return started(options, name, options.clients, "--draft", word or "auto")
+    more = ["--cache-ram", "0"]
+    if word:
+        more += ["--spec-type", spec_type(options.draft), "-md", str(options.draft)]
+        more += ["-td", str(options.threads), "--spec-draft-n-max", word]
+    return started(options, name, options.clients, *more)
+
+
+def started(options: Namespace, name: str, slots: int, *more: str) -> list[str]:
+    """The command that starts llama-server or `pyspec serve` with so many slots, each of --ctx positions."""
+    threads = str(options.threads)
     if name == PEER:
-        context = ["-c", str(options.clients * options.ctx), "-np", n]
-        more = ["-t", threads, "-tb", threads, "--cache-ram", "0"]
-        if word:
-            more += ["--spec-type", spec_type(options.draft), "-md", str(options.draft)]
-            more += ["-td", threads, "--spec-draft-n-max", word]
+        context = ["-c", str(slots * options.ctx), "-np", str(slots), "-t", threads, "-tb", threads]
         return llama_server(options.server, options.model, [*context, *more])
-    return [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "--parallel", n, "-c",
-            str(options.ctx), "-t", threads, "--draft", word or "auto"]  # fmt: skip
+    return [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "--parallel", str(slots), "-c",
+            str(options.ctx), "-t", threads, *more]  # fmt: skip
 
 
 def spec_type(draft: Path) -> str:
@@ -120,7 +115,7 @@ def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
     with closing(ServerProcess(command(options, contender))) as process:
 
         def ask(text: str, tokens: int) -> StreamedAnswer:
-            return streamed(process, [{"role": "user", "content": text}], max_tokens=tokens)
+            return streamed(process, [{"role": "user", "content": text}], tokens)
 
         def request(number: int) -> StreamedAnswer | None:
             try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
@@ -23,7 +24,7 @@ sys.path[:0] = [str(BENCH), str(BENCH / "card")]  # the scripts, however this wa
 
 from common import arguments, page_of  # noqa: E402 - behind their folders
 from measure.report import Results, code_of, table  # noqa: E402
-from sequences import ALONE, JUDGED, measured  # noqa: E402
+from sequences import ALONE, JUDGED, key_of, measured  # noqa: E402
 from serve import ServeResults  # noqa: E402
 
 FOLDER = BENCH / "results" / "card"
@@ -32,6 +33,8 @@ COMPARED = {
     "bench-t0": "wide target, T 0", "bench-t08": "wide target, T 0.8", "bench-t1": "wide target, T 1",
     "mixture-card": "mixture, experts on the card", "mixture-processor": "mixture, experts on the processor",
 }  # fmt: skip
+RELAXED = ("bench-t0", "bench-t1")
+"""Runs with the margin rule."""
 SERVED = (1, 4, 16)
 ABOUT = """What one graphics card tells in nine minutes, by `bench/card/run.sh`. The wide target says what SmolLM2-135M says and
 costs what a model of 7 billion parameters costs; the good draft is SmolLM2-135M without block 4, the poor one without block 28.
@@ -49,16 +52,12 @@ def write(folder: Path = FOLDER) -> None:
     compared = {name: read(folder / f"{name}.json", Results) for name in COMPARED}
     served = {n: read(folder / f"serve-{n}.json", ServeResults) for n in SERVED}
     curves = {(one["flash"], one["depth"]): one for one in measured(folder / "curves.jsonl")}
-    parts = [made(folder, cells), "## Sequences", sequences(cells)]
-    parts += ["## Comparisons", comparisons(compared)]
-    parts += [
-        "## Flash attention",
-        "Milliseconds of a decode by its rows, on / off.",
-        attention(curves),
-    ]
-    parts += ["## Servers", *servers(served)]
-    parts += ["## Time outside decodes", outside(cells)]
-    parts += ["## Tests on the card", tests(folder / "tests.xml")]
+    parts = [
+        made(folder, cells), "## Sequences", sequences(cells), "## Comparisons", comparisons(compared),
+        "## Flash attention", "Milliseconds of a decode by its rows, on / off.", attention(curves),
+        "## Servers", *servers(served), "## Time outside decodes", outside(cells),
+        "## Tests on the card", tests(folder / "tests.xml"),
+    ]  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "README.md").write_text(page_of("On a card", ABOUT, *parts), encoding="utf-8")
 
@@ -74,17 +73,11 @@ def made(folder: Path, cells: Sequence[dict[str, Any]]) -> str:
         return NO_CARD
     first = cells[0] if cells else {}
     steps = ", ".join(
-        f"{one['step']} {one['seconds']} s"
-        + (f" (status {one['status']})" if one["status"] else "")
+        f"{one['step']} {one['seconds']} s" + f" (status {one['status']})" * bool(one["status"])
         for one in measured(folder / "steps.jsonl")
     )
     where = f" on {first['machine']}; {first['placed'] or 'all on the processor'}" if first else ""
     return f"Made by `bench/card/run.sh`{code_of(first.get('commit', ''))}{where}. Steps: {steps or '-'}."
-
-
-def rate(cell: dict[str, Any] | None) -> float:
-    """Tokens a second; 0 for no cell."""
-    return cell["tokens"] / cell["seconds"] if cell and cell["seconds"] else 0.0
 
 
 def sequences(cells: Sequence[dict[str, Any]]) -> str:
@@ -92,32 +85,32 @@ def sequences(cells: Sequence[dict[str, Any]]) -> str:
     keys = [(False, who) for who in ALONE[1:]] + [(True, who) for who in JUDGED[1:]]
     head = ["draft", "T", "sequences", "plain, tokens/s"]
     head += [f"{who}, companion" if judged and who == "auto" else who for judged, who in keys]
-    named = ("draft", "temperature", "sequences", "companion", "contender")
-    found = {tuple(cell[name] for name in named): rate(cell) for cell in cells}
+    found = {key_of(cell): cell["tokens"] / cell["seconds"] for cell in cells}
     rows = []
-    for draft, temp, n in ((d, t, n) for d in ("good", "poor") for t in TEMPS for n in NUMBERS):
-        plain = {
-            judged: found.get((draft, temp, n, judged, "plain"), 0.0) for judged in (False, True)
+    for draft, temp, n in product(("good", "poor"), TEMPS, NUMBERS):
+        speed = {
+            (judged, who): found.get((draft, judged, n, temp, who), 0.0)
+            for judged, who in [*keys, *product((False, True), ["plain"])]
         }
-        speeds = [(found.get((draft, temp, n, *key), 0.0), plain[key[0]]) for key in keys]
-        times = [f"{own / base:.2f}" if own and base else "" for own, base in speeds]
-        rows.append(
-            [draft, f"{temp:g}", str(n), f"{plain[False]:.0f}" if plain[False] else "", *times]
-        )
+        times = [
+            f"{own / base:.2f}" if (own := speed[key]) and (base := speed[key[0], "plain"]) else ""
+            for key in keys
+        ]
+        plain = speed[False, "plain"]
+        rows.append([draft, f"{temp:g}", str(n), f"{plain:.0f}" if plain else "", *times])
     return table(head, rows)
 
 
 def outside(cells: Sequence[dict[str, Any]]) -> str:
     """The share of a cell's time that is in no decode, at T 0 with the good draft."""
     contenders = ("plain", "fixed:3", "auto")
-    own = [
-        c for c in cells if (c["draft"], c["temperature"], c["companion"]) == ("good", 0.0, False)
-    ]
-    found = {
-        (c["sequences"], c["contender"]): 1 - sum(c["decode_s"].values()) / c["whole"] for c in own
+    shown = {
+        key_of(c): f"{100 * (1 - sum(c['decode_s'].values()) / c['whole']):.1f} %" for c in cells
     }
-    shown = {key: f"{100 * share:.1f} %" for key, share in found.items()}
-    rows = [[str(n), *(shown.get((n, who), "") for who in contenders)] for n in NUMBERS]
+    rows = [
+        [str(n), *(shown.get(("good", False, n, 0.0, who), "") for who in contenders)]
+        for n in NUMBERS
+    ]
     return table(["sequences", *contenders], rows)
 
 
@@ -125,13 +118,9 @@ def comparisons(compared: dict[str, Results | None]) -> str:
     """A row for each run and mode; a decode of eight rows in decodes of one."""
     rows = []
     for name, results in compared.items():
-        for who in ("plain", "strict", "margin"):
-            if who == "margin" and name not in ("bench-t0", "bench-t1"):
-                continue
-            one = next((s for s in results.summaries if s.who == who), None) if results else None
-            rows.append(
-                [COMPARED[name], who, *(_compared(one, results) if one and results else [""] * 5)]
-            )
+        known = {s.who: _compared(s, results) for s in results.summaries} if results else {}
+        ways = ("plain", "strict", "margin")[: 3 if name in RELAXED else 2]
+        rows += [[COMPARED[name], who, *known.get(who, [""] * 5)] for who in ways]
     head = ["", "mode", "times plain", "worst kind", "tokens a verify", "outside decodes", "8 rows"]
     return table(head, rows)
 

@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments
-from measure.questions import load_questions
+from measure.questions import first_turns
 from measure.records import commit, machine
-from serve import kinds_in_turn
 
 from pyspec.batch import Batch, Settings
 from pyspec.requests.records import Record, SpeculationBody
@@ -186,8 +185,7 @@ def fill(batch: Batch, missing: Sequence[Key], texts: Sequence[str], options: Na
 def main(words: Sequence[str] | None = None) -> None:
     """Measure the cells that are missing."""
     options = arguments(__doc__, words, "target", "out", **OPTIONS)
-    asked = load_questions(options.questions)
-    texts = kinds_in_turn([each for each in asked if len(each.turns[0]) < LONGEST_PROMPT])
+    texts = [text for text in first_turns(options.questions) if len(text) < LONGEST_PROMPT]
     known = {key_of(cell) for cell in measured(Path(options.out)) if "error" not in cell}
     for which, wanted in cells(options):
         missing = [key for key in wanted if key not in known]

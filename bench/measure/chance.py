@@ -7,7 +7,6 @@ from math import comb, erfc, sqrt
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 Values = dict["int | str", float]
 """One figure per question, the mean over seeds."""
@@ -24,6 +23,9 @@ class Interval(msgspec.Struct):
     high: float
     seen: float
 
+    def __str__(self) -> str:
+        return f"{self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f})"
+
 
 def changes(own: Values, base: Values) -> list[float]:
     """`own - base` over the questions that both have."""
@@ -36,7 +38,8 @@ def paired(own: Values, base: Values, resamples: int = 2000) -> Interval:
     n = values.size
     if n == 0:
         return Interval(0.0, 0.0, 0.0, 0.0)
-    low, high = np.percentile(resampled_means(values, resamples), (2.5, 97.5))
+    draw = np.random.default_rng(0).integers(0, n, (resamples, n))
+    low, high = np.percentile(values[draw].mean(axis=1), (2.5, 97.5))
     seen = (1.96 + 0.84) * values.std(ddof=1) / sqrt(n) if n > 1 else 0.0
     return Interval(float(values.mean()), float(low), float(high), float(seen))
 
@@ -58,13 +61,3 @@ def signed_ranks(differences: Sequence[float]) -> float:
     spread = (ranks**2).sum() / 4.0
     z = (abs(ranks[values > 0].sum() - ranks.sum() / 2.0) - 0.5) / sqrt(spread)
     return min(1.0, erfc(max(0.0, z) / sqrt(2.0)))
-
-
-def resampled_means(
-    values: Sequence[float] | npt.NDArray[np.float64], resamples: int
-) -> npt.NDArray[np.float64]:
-    """Means of samples as large as the values, drawn with replacement and a fixed seed."""
-    n = len(values)
-    draw = np.random.default_rng(0).integers(0, n, (resamples, n))
-    means: npt.NDArray[np.float64] = np.asarray(values)[draw].mean(axis=1)
-    return means

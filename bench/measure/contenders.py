@@ -133,9 +133,6 @@ def lacks(llm: SpeculativeLlama, mode: Mode) -> str:
     return ""
 
 
-# -- other programs ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Files:
     """What a peer gets: the target, a draft of the right kind or None, and settings."""
@@ -156,10 +153,7 @@ _SPEC_TYPES = {
 SAMPLED = "-sampled"
 """Ends the name of a peer whose drafts are drawn above temperature 0, as newer llama-servers can (`bench/llama_server.py`)."""
 
-_DRAFTING = {
-    "server-draft": ("",),
-    "server-eagle3": (EAGLE3,),
-}
+_DRAFTING = {"server-draft": "", "server-eagle3": EAGLE3}
 """Peers that draft with a file, and the kinds of file, as in `kind_of_draft`; a head inside the target is no file."""
 
 
@@ -191,14 +185,12 @@ def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Serve
         raise missing("there is no llama-server", "bench/Makefile builds it; --server PATH")
     more = ["--spec-type", _SPEC_TYPES[kind]] if _SPEC_TYPES[kind] else []
     if kind in _DRAFTING:
-        if files.draft is not None:
-            if kind_of_draft(files.draft) not in _DRAFTING[kind]:
-                raise missing(
-                    f"{files.draft.name} is not a file for {_SPEC_TYPES[kind]}", "--peer-draft PATH"
-                )
-            more += ["-md", str(files.draft), "-td", str(files.threads)]
-        else:
+        if files.draft is None:
             raise missing("llama-server needs a draft model", "--draft PATH")
+        if kind_of_draft(files.draft) != _DRAFTING[kind]:
+            why = f"{files.draft.name} is not a file for {_SPEC_TYPES[kind]}"
+            raise missing(why, "--peer-draft PATH")
+        more += ["-md", str(files.draft), "-td", str(files.threads)]
     if sampled:
         more += ["--spec-draft-sampling", "probabilistic"]
     return Server(name, files, found, [*more, *(["--spec-draft-n-max", k] if k else [])])

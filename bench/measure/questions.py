@@ -1,8 +1,7 @@
 """The questions for measurements, in Spec-Bench's JSONL format, one object per line; a small set ships.
 
-Fields: `question_id`, `category`, `turns` (the user's messages, in order), `reference` (good answers, one per turn; often absent)
-and `check`, which Spec-Bench does not have: one entry per turn, null or what a program can test in the answer
-(`bench/measure/tasks.py`).
+Fields: `question_id`, `category`, `turns` (the user's messages, in order) and `reference` (good answers, one per turn; often
+absent).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Report = Callable[[int, int, str], None]
 
 
 class Question(msgspec.Struct):
-    """One conversation; `check` and `reference` have one entry per turn, or none at all."""
+    """One conversation; `reference` has one entry per turn, or none at all."""
 
     question_id: int | str
     category: str
@@ -96,18 +95,13 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def select(
-    questions: Sequence[Question],
-    limit: int | None = None,
-    categories: Sequence[str] = (),
-    every: int = 1,
+    questions: Sequence[Question], limit: int | None = None, categories: Sequence[str] = ()
 ) -> list[Question]:
     """At most `limit` questions per category, of the named `categories` (all if none).
 
-    every: take only every n-th question of the file, beginning with the first.
-
     Categories are interleaved, so a run that is cut short has seen all of them. Raises OptionError for an unknown category.
     """
-    by_category = grouped(questions[::every], lambda question: question.category)
+    by_category = grouped(questions, lambda question: question.category)
     for name in categories:
         if name not in by_category:
             known = ", ".join(by_category)
@@ -115,3 +109,8 @@ def select(
     wanted = categories or by_category
     kept = [group[:limit] for name, group in by_category.items() if name in wanted]
     return [question for row in zip_longest(*kept) for question in row if question is not None]
+
+
+def first_turns(path: Path | str | None) -> list[str]:
+    """The first turns of a file's questions, or of the shipped ones; of all kinds in turn, so that a few are not of one kind."""
+    return [question.turns[0] for question in select(load_questions(Path(path) if path else None))]

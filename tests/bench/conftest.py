@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -16,11 +17,15 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 @pytest.fixture
 def questions(tmp_path):
-    """Two short ones, in Spec-Bench's format."""
-    path = tmp_path / "questions.jsonl"
-    line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
-    path.write_text("".join(line % (i, text) for i, text in enumerate(("abc", "cab"))))
-    return path
+    """Writes a file of these questions, in Spec-Bench's format."""
+
+    def write(*texts):
+        path = tmp_path / "questions.jsonl"
+        asked = [{"question_id": i, "category": "qa", "turns": [t]} for i, t in enumerate(texts)]
+        path.write_text("".join(json.dumps(each) + "\n" for each in asked))
+        return path
+
+    return write
 
 
 @pytest.fixture
@@ -47,3 +52,32 @@ def script(monkeypatch):
         return module
 
     return load
+
+
+@pytest.fixture
+def measuring(tiny_ascii, tmp_path):
+    """Words for answers of eight tokens to two questions, whose results go to `out`."""
+    questions = tmp_path / "q.jsonl"
+    questions.write_text(
+        '{"question_id": 1, "category": "a", "turns": ["abc abc abc", "again"]}\n'
+        '{"question_id": 2, "category": "b", "turns": ["hello"]}\n'
+    )
+    more = ["--questions", questions, "--out", tmp_path / "out"]
+    return [
+        "-m",
+        tiny_ascii,
+        *[
+            "--draft",
+            "lookup",
+            "--trust-model",
+            "-c",
+            "256",
+            "-t",
+            "1",
+            "-n",
+            "8",
+            "--warm-up",
+            "1",
+        ],
+        *more,
+    ]

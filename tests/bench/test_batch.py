@@ -54,13 +54,9 @@ def test_the_page_has_every_result_of_the_folder(script, batch, tmp_path):
 
 
 @pytest.mark.usefixtures("in_forks")
-def test_the_script_measures_every_contender_and_writes_the_page(tiny_ascii, tmp_path):
-    """The loop and the batches answer the same records; tokens are counted, speeds are positive."""
-    questions = tmp_path / "q.jsonl"
-    asked = [{"question_id": i, "category": "qa", "turns": [f"abc {i}"]} for i in range(3)]
-    questions.write_text("".join(json.dumps(each) + "\n" for each in asked))
+def test_the_script_measures_every_contender_and_writes_the_page(tiny_ascii, questions, tmp_path):
     command = [
-        sys.executable, BENCH / "batch.py", tiny_ascii, questions, "--records", "3", "--tokens", "4",
+        sys.executable, BENCH / "batch.py", tiny_ascii, questions("abc 0", "abc 1", "abc 2"), "--records", "3", "--tokens", "4",
         "--parallel", "2", "--threads", "1", "--repeat", "1", "--ctx", "128", "--out", tmp_path / "tiny.json",
     ]  # fmt: skip
     done = subprocess.run(command, check=False, text=True)

@@ -21,22 +21,23 @@ def card(script, monkeypatch):
 
 
 @pytest.fixture
-def asked(tiny_target, tiny_draft, tiny_companion, tmp_path):
+def asked(tiny_target, tiny_draft, tiny_companion, questions, tmp_path):
     """Words for a table of tiny models, which makes `cells.jsonl`."""
-    questions = tmp_path / "questions.jsonl"
-    line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
-    questions.write_text(line % (1, "the quick") + line % (2, "brown fox"))
-    sizes = {
-        "sequences": "1,2",
-        "temps": "0",
-        "tokens": 12,
-        "ctx": 64,
-        "threads": 1,
-        "gpu-layers": 0,
+    sizes = [
+        "--sequences=1,2",
+        "--temps=0",
+        "--tokens=12",
+        "--ctx=64",
+        "--threads=1",
+        "--gpu-layers=0",
+    ]
+    models = {
+        "good": tiny_draft,
+        "companion": tiny_companion,
+        "questions": questions("the quick", "brown fox"),
     }
-    models = {"good": tiny_draft, "companion": tiny_companion, "questions": questions}
-    options = [f"--{name}={value}" for name, value in (sizes | models).items()]
-    return [str(tiny_target), str(tmp_path / "cells.jsonl"), *options]
+    options = [f"--{name}={value}" for name, value in models.items()]
+    return [str(tiny_target), str(tmp_path / "cells.jsonl"), *sizes, *options]
 
 
 def test_a_killed_table_goes_on_at_its_next_cell(card, asked, tmp_path):
@@ -74,7 +75,6 @@ def test_no_cell_begins_when_the_time_is_over(card, asked, tmp_path):
 
 
 def test_a_killed_curve_goes_on(card, tiny_target, tmp_path):
-    """One of four cells is missing, and it alone is measured."""
     curves, out = card("curves"), tmp_path / "curves.jsonl"
     few = ["--depths=8,16", "--rows=1,2", "--repeat=1", "--gpu-layers=0", "--threads=1"]
     curves.main([str(tiny_target), str(out), *few])

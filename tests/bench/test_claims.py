@@ -136,7 +136,6 @@ def test_a_figure_without_a_source_is_found() -> None:
 
 
 def test_every_commit_of_the_results_exists() -> None:
-    """A page that names one can be made again from it. A copy without the whole history cannot tell."""
     git = ["git", "-C", str(ROOT)]
     known = subprocess.run([*git, "rev-list", "HEAD"], capture_output=True, text=True, check=False)
     if known.returncode or (ROOT / ".git" / "shallow").exists():

@@ -15,27 +15,12 @@ from measure.report import Results
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.main import main
 
-QUESTIONS = """\
-{"question_id": 1, "category": "a", "turns": ["abc abc abc", "again"]}
-{"question_id": 2, "category": "b", "turns": ["hello"]}
-"""
-
-
 run = partial(running.run, begin=partial(main, command=compare))
 
 
-@pytest.fixture
-def common(tiny_ascii, tmp_path):
-    """A tiny model, two questions, eight tokens."""
-    questions = tmp_path / "q.jsonl"
-    questions.write_text(QUESTIONS)
-    return ["-m", tiny_ascii, "--draft", "lookup", "--trust-model", "-c", 256, "-t", 1, "-n", 8,
-            "--questions", questions, "--out", tmp_path / "out", "--warm-up", 1]  # fmt: skip
-
-
-def test_table_on_stdout_and_files_in_out(common, tmp_path):
+def test_table_on_stdout_and_files_in_out(measuring, tmp_path):
     """The table has every mode; skipped ones are said on stderr."""
-    done = run(*common, "--modes", "plain,strict,model+strict", "--title", "Tiny")
+    done = run(*measuring, "--modes", "plain,strict,model+strict", "--title", "Tiny")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[2].startswith("| plain | 1.00 |")
     assert "model+strict is skipped" in done.stderr
@@ -46,16 +31,16 @@ def test_table_on_stdout_and_files_in_out(common, tmp_path):
     assert str(tmp_path) not in page
 
 
-def test_a_folder_has_to_be_named(common):
-    at = common.index("--out")
-    done = run(*common[:at], *common[at + 2 :])
+def test_a_folder_has_to_be_named(measuring):
+    at = measuring.index("--out")
+    done = run(*measuring[:at], *measuring[at + 2 :])
     assert done.returncode == 2
     assert "--out is missing" in done.stderr
 
 
-def test_every_record_stands_for_itself(common, tmp_path):
+def test_every_record_stands_for_itself(measuring, tmp_path):
     """Versions, hashes, machine, threads and seed are in each."""
-    assert run(*common, "--modes", "plain", "--repeat", 2, "--seed", 7).returncode == 0
+    assert run(*measuring, "--modes", "plain", "--repeat", 2, "--seed", 7).returncode == 0
     records = read_run_records(tmp_path / "out" / "runs.jsonl")
     assert [(r.question_id, r.repeat) for r in records] == [(1, 0), (2, 0), (1, 1), (2, 1)]
     for record in records:
@@ -66,29 +51,28 @@ def test_every_record_stands_for_itself(common, tmp_path):
         assert all(turn.text for turn in record.turns)
 
 
-def test_a_second_call_runs_nothing_again(common, tmp_path):
-    run(*common, "--modes", "plain,strict")
+def test_a_second_call_runs_nothing_again(measuring, tmp_path):
+    run(*measuring, "--modes", "plain,strict")
     journal = (tmp_path / "out" / "runs.jsonl").read_bytes()
-    assert run(*common, "--modes", "plain,strict").returncode == 0
+    assert run(*measuring, "--modes", "plain,strict").returncode == 0
     assert (tmp_path / "out" / "runs.jsonl").read_bytes() == journal
 
 
-def test_the_engine_is_part_of_the_setup(common, tmp_path):
+def test_the_engine_is_part_of_the_setup(measuring, tmp_path):
     """Records of other types of cells stand in no table with those; a peer would run without them."""
-    done = run(*common, "--modes", "plain", "-ctk", "f32")
+    done = run(*measuring, "--modes", "plain", "-ctk", "f32")
     assert done.returncode == 0, done.stderr
     (record, *_) = read_run_records(tmp_path / "out" / "runs.jsonl")
     assert record.setup.engine == "type_k 0"
-    other = run(*common, "--modes", "plain")
+    other = run(*measuring, "--modes", "plain")
     assert "another setup" in other.stderr
-    peers = run(*common, "--peers", "llama_cpp", "-ctk", "f32")
+    peers = run(*measuring, "--peers", "llama_cpp", "-ctk", "f32")
     assert (peers.returncode, "--peers" in peers.stderr) == (2, True)
 
 
-def test_other_options_in_the_same_folder_are_refused(common):
-    """One sentence, exit code 1, and what differs."""
-    run(*common, "--modes", "plain")
-    done = run(*common, "--modes", "plain", "--seed", 9)
+def test_other_options_in_the_same_folder_are_refused(measuring):
+    run(*measuring, "--modes", "plain")
+    done = run(*measuring, "--modes", "plain", "--seed", 9)
     assert done.returncode == 1
     assert "seed was 1, is 9" in done.stderr
     assert "Traceback" not in done.stderr
@@ -102,9 +86,8 @@ def test_other_options_in_the_same_folder_are_refused(common):
         (["--category", "z"], "no question has the category 'z'"),
     ],
 )
-def test_wrong_words_are_usage_errors(common, more, sentence):
-    """Exit code 2 and one sentence."""
-    done = run(*common, *more)
+def test_wrong_words_are_usage_errors(measuring, more, sentence):
+    done = run(*measuring, *more)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr

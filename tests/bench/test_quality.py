@@ -16,25 +16,11 @@ from pyspec.cli.main import main
 from pyspec.engine.models import SideOptions
 
 run = partial(running.run, begin=partial(main, command=quality))
-QUESTIONS = """\
-{"question_id": 1, "category": "a", "turns": ["abc abc"], "check": [{"kind": "json"}]}
-{"question_id": 2, "category": "b", "turns": ["hello"]}
-"""
 
 
-def call(model, tmp_path, *more):
-    """Run the command on two questions."""
-    questions = tmp_path / "q.jsonl"
-    questions.write_text(QUESTIONS)
-    return run(
-        "-m", model, "--draft", "lookup", "--trust-model", "-c", "256", "-t", "1", "-n", "8",
-        "--questions", questions, "--out", tmp_path / "out", *more,
-    )  # fmt: skip
-
-
-def test_variants_are_judged_and_the_page_is_written(tiny_ascii, tmp_path):
-    """Every variant of the default list, with nats, checks and a verdict."""
-    done = call(tiny_ascii, tmp_path)
+def test_variants_are_judged_and_the_page_is_written(measuring, tmp_path):
+    """Every variant of the default list, with nats and a verdict."""
+    done = run(*measuring)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     results = msgspec.json.decode((out / "quality.json").read_bytes(), type=QualityResults)
@@ -44,22 +30,21 @@ def test_variants_are_judged_and_the_page_is_written(tiny_ascii, tmp_path):
     assert by_name["plain"].measures[NATS].mean == pytest.approx(
         control.measures[NATS].mean, abs=1e-3
     )
-    assert (control.measures["json"].mean, control.measures["json"].questions) == (0.0, 1)
     assert results.verdict in done.stdout
     assert results.verdict in (out / "README.md").read_text()
 
 
-def test_seeds_are_joined_by_question_where_tokens_are_drawn(tiny_ascii, tmp_path):
+def test_seeds_are_joined_by_question_where_tokens_are_drawn(measuring, tmp_path):
     """Strict says what plain says with each seed; the page says how tokens were drawn, and compares the seeds."""
-    wanted = (
+    wanted = [
         "--temp",
         "0.8",
         "--repeat",
         "3",
         "--variants",
         "strict+fixed:2,plain,margin+random@1",
-    )
-    done = call(tiny_ascii, tmp_path, *wanted)
+    ]
+    done = run(*measuring, *wanted)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "out" / "README.md").read_text()
     assert "6 answers a variant to 2 questions where not said otherwise" in page
@@ -73,15 +58,15 @@ def test_seeds_are_joined_by_question_where_tokens_are_drawn(tiny_ascii, tmp_pat
     assert strict.measures[VARIETY].questions == 2
 
 
-def test_a_variant_that_means_nothing_is_a_usage_error(tiny_ascii, tmp_path):
+def test_a_variant_that_means_nothing_is_a_usage_error(measuring, tmp_path):
     """One sentence, status 2, and nothing is loaded."""
-    done = call(tiny_ascii, tmp_path, "--variants", "margin")
+    done = run(*measuring, "--variants", "margin")
     assert done.returncode == 2
     assert "no fixed length" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_the_draft_goes_where_it_was_asked_to(tiny_ascii, tmp_path, monkeypatch):
+def test_the_draft_goes_where_it_was_asked_to(measuring, tiny_ascii, tmp_path, monkeypatch):
     """Its own layers, devices and cells, and llama.cpp's options for all; what lies where is one line."""
     made = []
 
@@ -93,14 +78,8 @@ def test_the_draft_goes_where_it_was_asked_to(tiny_ascii, tmp_path, monkeypatch)
             super().__init__(*words, **options)
 
     monkeypatch.setattr("quality.SideBySide", Watched)
-    questions = tmp_path / "q.jsonl"
-    questions.write_text(QUESTIONS)
-    done = CliRunner().invoke(
-        quality,
-        ["-m", str(tiny_ascii), "--draft", str(tiny_ascii), "--trust-model", "-c", "256", "-t", "1", "-n", "4",
-         "--questions", str(questions), "--out", str(tmp_path / "out"), "--variants", "strict+fixed:4,plain",
-         "--draft-ngl", "0", "-ctkd", "f32", "-ub", "64"],
-    )  # fmt: skip
+    own = ["--variants", "strict+fixed:4,plain", "--draft-ngl", "0", "-ctkd", "f32", "-ub", "64"]
+    done = CliRunner().invoke(quality, [*map(str, measuring), "--draft", str(tiny_ascii), *own])
     assert done.exit_code == 0, done.output
     assert "3 of 3 layers on CARD0\n" in done.stderr
     assert made[0]["side_options"] == SideOptions(0, None, 0, None)

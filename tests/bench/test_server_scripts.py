@@ -5,18 +5,15 @@ from __future__ import annotations
 from argparse import Namespace
 
 import pytest
-from measure.questions import Question
 
 
 @pytest.mark.usefixtures("in_forks")
-def test_the_server_is_loaded(script, tiny_ascii, tmp_path, capsys):
+def test_the_server_is_loaded(script, tiny_ascii, questions, tmp_path, capsys):
     """Two clients, twelve requests: a row with a speed, and no errors."""
-    questions = tmp_path / "questions.jsonl"
-    line = '{"question_id": %d, "category": "qa", "turns": ["%s", "more"]}\n'
-    questions.write_text(line % (1, "abc") + line % (2, "hello"))
+    asked = questions("abc", "hello")
     numbers = ["--clients=2", "--requests=12", "--tokens=3", "--ctx=512", "--threads=1"]
     out = tmp_path / "results" / "tiny.json"
-    script("serve").main([str(tiny_ascii), str(questions), *numbers, f"--out={out}"])
+    script("serve").main([str(tiny_ascii), str(asked), *numbers, f"--out={out}"])
     cells = capsys.readouterr().out.splitlines()[2].split(" | ")
     assert cells[0] == "| pyspec"
     assert (float(cells[1]) > 0, cells[6]) == (True, "0")
@@ -25,14 +22,6 @@ def test_the_server_is_loaded(script, tiny_ascii, tmp_path, capsys):
     assert "| pyspec | " in page
     assert "| gap p95 | gap max |" in page
     assert str(tmp_path) not in page
-
-
-def test_few_requests_are_of_all_kinds(script):
-    """A file has its questions by kind: the first twelve would all be of two."""
-    kinds = ["qa", "qa", "qa", "rag", "rag", "math"]
-    questions = [Question(i, kind, [f"{kind}{i}"]) for i, kind in enumerate(kinds)]
-    texts = script("serve").kinds_in_turn(questions)
-    assert texts == ["qa0", "rag3", "math5", "qa1", "rag4", "qa2"]
 
 
 def test_the_other_server_drafts_as_many_tokens_as_its_name_says(script, tiny_draft, tiny_eagle3):
@@ -55,11 +44,9 @@ def test_a_p95_is_no_longer_than_the_longest(script):
 
 
 @pytest.mark.usefixtures("in_forks")
-def test_conversations_come_back(script, tiny_ascii, tmp_path, capsys):
+def test_conversations_come_back(script, tiny_ascii, questions, tmp_path, capsys):
     """Two over one slot: how long their second turns waited."""
-    questions = tmp_path / "questions.jsonl"
-    line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
-    questions.write_text(line % (1, "abc" * 9) + line % (2, "hello" * 9))
+    asked = questions("abc" * 9, "hello" * 9)
     numbers = [
         "--conversations=2",
         "--slots=1",
@@ -68,7 +55,7 @@ def test_conversations_come_back(script, tiny_ascii, tmp_path, capsys):
         "--ctx=512",
         "--threads=1",
     ]
-    words = [str(tiny_ascii), str(questions), *numbers, "--contenders", "pyspec", "--out"]
+    words = [str(tiny_ascii), str(asked), *numbers, "--contenders", "pyspec", "--out"]
     script("returning").main([*words, str(tmp_path / "out")])
     cells = capsys.readouterr().out.splitlines()[2].strip("| ").split(" | ")
     assert cells[0] == "pyspec"

@@ -84,7 +84,6 @@ def test_metadata_stays(tiny_target, tmp_path, script):
 
 
 def test_one_of_both_must_be_asked_for(tiny_target, tmp_path, script):
-    """Neither --times nor --drop is a usage error."""
     with pytest.raises(SystemExit) as error:
         script("stretch").main([str(tiny_target), str(tmp_path / "out.gguf")])
     assert error.value.code == 2
