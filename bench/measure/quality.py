@@ -15,8 +15,7 @@ import msgspec
 from .chance import Interval, Values, changes, exact_pairs, paired, signed_ranks
 from .questions import Question, grouped
 from .records import RunRecord, Setup, TimedAnswer
-from .tasks import first_check
-from .variants import Variant, parse_variants
+from .variants import Variant
 
 VARIANTS = (
     "strict+fixed:4,plain,strict+fixed:1,plain+temp:0.3,margin+fixed:4,margin/gap=inf+fixed:4,margin+random,"
@@ -47,10 +46,9 @@ class Figures(msgspec.Struct):
 
     length: tokens that a verify of the target brought; gain: length over the control's, on the same answers; relaxed: share of
     tokens; open: share of places where the gate was open; looped: answers that loop; looped_p: exact paired test against the
-    control; distinct_p: signed ranks. measures: nats, distinct-4 and the looped share, variety if there are several seeds,
-    ROUGE-L where questions have references and `rouge-score` is installed, and the share that passed for each kind of check.
-    worse: what is worse beyond chance, see `worse_in`. gaps: sum of the relaxed tokens' gaps over an answer's tokens, nats; None
-    where it was not recorded.
+    control; distinct_p: signed ranks. measures: nats, distinct-4 and the looped share, variety if there are several seeds, and
+    ROUGE-L where questions have references and `rouge-score` is installed.
+    worse: what is worse beyond chance, see `worse_in`.
     """
 
     who: str
@@ -64,7 +62,6 @@ class Figures(msgspec.Struct):
     distinct_p: float
     measures: dict[str, Measure]
     worse: list[str] = []
-    gaps: Interval | None = None
 
 
 class QualityResults(msgspec.Struct):
@@ -88,19 +85,8 @@ def figures_of(records: Sequence[RunRecord], questions: Sequence[Question]) -> l
     groups = list(grouped(records, lambda record: record.who).values())
     values = [values_of(group, asked, scorer) for group in groups]
     found = [_figures(group, groups[0], own, values[0]) for group, own in zip(groups, values)]
-    return _judged(found)
-
-
-def _judged(found: Sequence[Figures]) -> list[Figures]:
     rules = sum(one.who.startswith("margin") and "+random" not in one.who for one in found)
     return [msgspec.structs.replace(one, worse=worse_in(one.measures, rules)) for one in found]
-
-
-def judged_again(results: QualityResults) -> QualityResults:
-    """The same figures, judged by the current criterion."""
-    figures = _judged(results.figures)
-    said = conclusion(figures, parse_variants(",".join(one.who for one in figures)))
-    return msgspec.structs.replace(results, figures=figures, verdict=said)
 
 
 def _figures(
@@ -128,25 +114,7 @@ def _figures(
         looped_p=exact_pairs(pairs),
         distinct_p=signed_ranks(changes(own[DISTINCT], base[DISTINCT])),
         measures=measures,
-        gaps=gaps_of(group),
     )
-
-
-def gaps_of(group: Sequence[RunRecord]) -> Interval | None:
-    """The sum of gaps a token, the mean over questions; None for records from before it was recorded.
-
-    A relaxed token is less likely than the target's choice by its gap, so this is what the rule itself adds to the nats a token.
-    What follows a relaxed token is not in it, which makes it a lower estimate; but the texts' other differences are not in it
-    either, so its interval is narrower.
-    """
-    turns = [(record.question_id, record.turns[0]) for record in group]
-    if not all("relaxed_nats" in turn.speculation for _, turn in turns):
-        return None
-    values = {
-        q: fmean(turn.speculation["relaxed_nats"] / max(1, len(turn.tokens)) for _, turn in answers)
-        for q, answers in grouped(turns, lambda each: each[0]).items()
-    }
-    return paired(values, dict.fromkeys(values, 0.0))
 
 
 def values_of(
@@ -169,8 +137,6 @@ def _measured(turn: TimedAnswer, question: Question, scorer: Any) -> dict[str, f
     distinct = distinct_4(turn.tokens)
     nats = fmean(turn.nats) if turn.nats else 0.0
     found = {NATS: nats, DISTINCT: distinct, LOOPS: float(distinct < LOOPED)}
-    if (what := first_check(question)) is not None:
-        found[what["kind"]] = float(bool(turn.check))
     if scorer is not None and (told := _told(question)):
         found[ROUGE] = float(scorer.score(told, turn.text)["rougeL"].fmeasure)
     return found

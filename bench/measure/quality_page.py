@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,8 @@ def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
         "the whole interval of its difference is on the bad side, widened for the number of margin rules on the page "
         "(Bonferroni)." + _SAMPLED * bool(setup.temperature)
     )
-    parts = [intro, f"**{results.verdict}**", variant_table(results.figures).markdown,
-             _EXPLAINED + _GAPS_EXPLAINED * any(f.gaps for f in results.figures),
-             "## Variety, checks by a program, and references", check_table(results.figures)]  # fmt: skip
+    parts = [intro, f"**{results.verdict}**", variant_table(results.figures).markdown, _EXPLAINED,
+             "## Variety and references", reference_table(results.figures)]  # fmt: skip
     if results.unscored:
         parts.append(
             f"References of {results.unscored} questions were not compared: `rouge-score`, which says how near an answer is "
@@ -58,13 +57,6 @@ _EXPLAINED = (
     "verify is what a rule brings; what it is worth in time is on the pages of `bench/compare.py`."
 )
 
-GAPS = "gaps a token"
-
-_GAPS_EXPLAINED = (
-    f" {GAPS.capitalize()} is the sum of relaxed tokens' gaps over an answer's tokens, in nats: what the rule itself adds to the "
-    "nats a token, so a lower estimate, which needs fewer answers. What follows a relaxed token is not in it."
-)
-
 
 def save_quality(results: QualityResults, folder: Path) -> None:
     """Write `quality.json` into a folder, with the picture and the page `README.md` made from it."""
@@ -86,36 +78,27 @@ def _pictures(results: QualityResults) -> dict[str, Any]:
 
 def variant_table(found: Sequence[Figures]) -> TextTable:
     """What each variant brings and costs."""
-    columns: dict[str, Callable[[Figures], str]] = {
+    return table_of(found, {
         "": lambda f: f.who,
         "tokens a verify": lambda f: f"{f.length:.2f} ({brings(f)})",
         "relaxed": lambda f: f"{100 * f.relaxed:.1f} %",
         "gate open": lambda f: f"{100 * f.open:.1f} %",
         "nats a token": lambda f: f"{f.measures[NATS].mean:.3f}",
         "over control": lambda f: _interval(f.measures[NATS].over),
-        GAPS: lambda f: gaps_cell(f.gaps),
         "looped, share over control": lambda f: f"{f.looped} of {f.answers} {_interval(f.measures[LOOPS].over)}",
         "p": lambda f: _chance(f.looped_p),
         "distinct-4 over control": lambda f: _shown(f.measures[DISTINCT]),
         "rank p": lambda f: _chance(f.distinct_p),
         "worse": lambda f: ", ".join(f.worse) or "-",
-    }  # fmt: skip
-    if not any(f.gaps for f in found):
-        del columns[GAPS]
-    return table_of(found, columns)
+    })  # fmt: skip
 
 
-def gaps_cell(value: Interval | None) -> str:
-    """The sum of gaps a token with its interval, which is narrow enough for a fourth decimal."""
-    return "-" if value is None else f"{value.mean:.4f} ({value.low:.4f} to {value.high:.4f})"
-
-
-def check_table(found: Sequence[Figures]) -> str:
-    """Share of each kind of check that passed, and agreement with references, with differences from the control."""
+def reference_table(found: Sequence[Figures]) -> str:
+    """Variety over seeds and agreement with references, with differences from the control."""
     shown = (NATS, DISTINCT, LOOPS)  # in the other table
     names = list(dict.fromkeys(n for f in found for n in f.measures if n not in shown))
     if not names:
-        return "Of no question a check or a reference was used."
+        return "No answer was compared with others or with a reference."
     most = {n: max(f.measures[n].questions for f in found if n in f.measures) for n in names}
     rows = [[f.who, *(_shown(f.measures.get(n)) for n in names)] for f in found]
     return table(["", *(f"{n}, {most[n]} questions" for n in names)], rows)
@@ -130,4 +113,4 @@ def _shown(measure: Measure | None) -> str:
 
 
 def _interval(value: Interval) -> str:
-    return f"{value.mean:+.3f} ({value.low:+.3f} to {value.high:+.3f}) [{value.seen:.3f}]"
+    return f"{value} [{value.seen:.3f}]"

@@ -33,7 +33,6 @@ class Question(msgspec.Struct):
     question_id: int | str
     category: str
     turns: list[str]
-    check: list[dict[str, Any] | None] = []
     reference: list[Any] = []
 
     def prompt(self, template: ChatTemplate, answers: Sequence[Sequence[int]] = ()) -> list[int]:

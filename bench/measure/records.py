@@ -60,12 +60,6 @@ class Setup(msgspec.Struct, frozen=True):
     devices: str = ""  # those of the layers
     engine: str = ""  # llama.cpp's options that were given
 
-    @property
-    def processor(self) -> str:
-        """The device that had layers, else the processor, without trademarks."""
-        named = self.devices or self.machine.partition(",")[0]
-        return named.replace("(R)", "").replace(" Processor", "")
-
 
 def describe(
     llm: TargetLlama,
@@ -144,9 +138,6 @@ def published(program: str, words: Sequence[str]) -> str:
     return " ".join([program, *(shlex.quote(bare(word)) for word in words)])
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
-
-
 BOUND = 0.05
 """Processor seconds that others use per second: an answer timed beside more than this is timed again."""
 
@@ -169,7 +160,6 @@ class TimedAnswer(msgspec.Struct):
     text: str = ""
     nats: list[float] = []
     rounds: list[tuple[int, int]] = []
-    check: bool | None = None
 
 
 class RunRecord(msgspec.Struct):

@@ -1,12 +1,4 @@
-"""Modes, their options, and the checks that a program can make on answers.
-
-Each check of a question is an object with `kind`:
-
-json      the answer is one JSON value; `keys`: it is an object with these keys
-list      a list of exactly `n` items, each on its own line with a bullet or a number
-copy      the answer contains `text`, except for white space at line ends
-number    the last number of the answer is `value`
-compiles  the answer's code is Python
+"""Modes and their options.
 
 A mode is parts joined by `+`, in any order, each setting one thing:
 
@@ -22,9 +14,6 @@ A mode is parts joined by `+`, in any order, each setting one thing:
 
 from __future__ import annotations
 
-import ast
-import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -32,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 from pyspec.draft.lengths import parse_length
 from pyspec.engine.options import Drafting, Speculation
-from pyspec.errors import InputError, OptionError
+from pyspec.errors import OptionError
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.options import Noise, derive_seed
 from pyspec.sampling.verification import Margin, Strict, Verification
@@ -42,78 +31,9 @@ from .questions import Question
 M = TypeVar("M", bound="Mode")
 
 
-# -- checks ------------------------------------------------------------------------------------------------------------
-
-
-_FENCE = re.compile(r"```[a-zA-Z0-9_+-]*[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
-_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+\S", re.MULTILINE)
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-
-
-def passes(what: dict[str, Any], answer: str) -> bool:
-    """Whether an answer passes. Raises InputError for an unknown kind of check."""
-    kind = what.get("kind")
-    if kind not in _CHECKS:
-        raise InputError(f"unknown check {kind!r}", f"there are: {', '.join(_CHECKS)}")
-    return _CHECKS[kind](what, answer)
-
-
-def block(answer: str) -> str:
-    """The first fenced block of an answer, or all of it; keeps indentation."""
-    found = _FENCE.search(answer)
-    return found.group(1) if found else answer.strip("\n")
-
-
-def _json(what: dict[str, Any], answer: str) -> bool:
-    try:
-        value = json.loads(block(answer))
-    except (ValueError, RecursionError):
-        return False
-    keys = what.get("keys", [])
-    return not keys or (isinstance(value, dict) and all(key in value for key in keys))
-
-
-def _stripped(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.strip().splitlines())
-
-
-def _number(what: dict[str, Any], answer: str) -> bool:
-    found = _NUMBER.findall(answer.replace(",", ""))
-    return bool(found) and abs(float(found[-1]) - float(what["value"])) < 1e-6
-
-
-def _compiles(code: str) -> bool:
-    try:
-        return bool(ast.parse(code).body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-
-
-_CHECKS: dict[str, Callable[[dict[str, Any], str], bool]] = {
-    "json": _json,
-    "list": lambda what, answer: len(_ITEM.findall(answer)) == int(what["n"]),
-    "copy": lambda what, answer: _stripped(what["text"]) in _stripped(answer),
-    "number": _number,
-    "compiles": lambda _, answer: _compiles(block(answer)),
-}
-
-
-# -- modes -------------------------------------------------------------------------------------------------------------
-
-
 _NOISES: dict[str, Noise] = {"apart": "llama.cpp", "block": "block"}
 
 _MODES = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+margin"
-
-
-def first_check(question: Question) -> dict[str, Any] | None:
-    """What can be tested in the answer to the first turn."""
-    return question.check[0] if question.check else None
-
-
-def is_closed(rule: Margin) -> bool:
-    """Whether the gate can never open."""
-    return rule.theta >= 1.0 or rule.budget == 0.0
 
 
 @dataclass(frozen=True)
@@ -134,11 +54,7 @@ class Mode:
     @property
     def exact(self) -> bool:
         """Whether greedy answers must equal those of plain decoding."""
-        return (
-            not self.enabled
-            or isinstance(self.rule, Strict)
-            or (isinstance(self.rule, Margin) and is_closed(self.rule))
-        )
+        return not self.enabled or isinstance(self.rule, Strict)
 
     @property
     def speculation(self) -> Speculation:
@@ -202,9 +118,6 @@ def _margin(part: str) -> Margin:
 _SETTINGS: dict[str, Callable[[str], Any]] = {
     "lookup": lambda value: bool(float(value)), "confirm": int,
 }  # fmt: skip
-
-
-# -- all together ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

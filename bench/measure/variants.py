@@ -50,7 +50,7 @@ from .errors import MeasureError
 from .logits import nats_of
 from .questions import Question, Report
 from .records import RunLog, RunRecord, TimedAnswer, describe
-from .tasks import Mode, Options, each_once, first_check, parse_mode, passes
+from .tasks import Mode, Options, each_once, parse_mode
 
 _AS_TARGET = SideOptions()
 _EXTRAS = ("random", "thin", "temp")
@@ -283,9 +283,6 @@ class SideBySide:
         self.models.close()
 
 
-# -- all questions -------------------------------------------------------------------------------------------------------
-
-
 def answer_all(
     sides: SideBySide,
     questions: Sequence[Question],
@@ -319,9 +316,6 @@ def answer_all(
         seeded = [(variant, options.sampling(prompt, repeat)) for variant, repeat in left]
         try:
             turns = sides.answer(seeded, prompt, rates(journal.records, sides.variants))
-            what = first_check(question)
-            for turn in turns:
-                turn.check = None if what is None else passes(what, turn.text)
         except KeyboardInterrupt:
             break  # the page then shows what is known so far
         for (variant, repeat), turn in zip(left, turns, strict=True):

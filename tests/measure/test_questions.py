@@ -25,7 +25,6 @@ def test_spec_bench_lines_are_read() -> None:
     """Fields that Spec-Bench has beyond ours are passed over."""
     (question,) = parse_questions([LINE % (81, b"writing"), b"", b"  "], "f")
     assert (question.question_id, question.category, question.turns) == (81, "writing", ["a"])
-    assert not question.check
 
 
 @pytest.mark.parametrize(
@@ -54,13 +53,6 @@ def test_select_interleaves_categories_and_limits_each() -> None:
     lines = [LINE % (i, b"b" if i > 2 else b"a") for i in range(6)]
     chosen = select(parse_questions(lines, "f"), limit=2)
     assert [q.question_id for q in chosen] == [0, 3, 1, 4]
-
-
-def test_select_takes_every_third_of_the_file() -> None:
-    """`every` counts in the file, before categories are formed."""
-    lines = [LINE % (i, b"a") for i in range(7)]
-    chosen = select(parse_questions(lines, "f"), every=3)
-    assert [q.question_id for q in chosen] == [0, 3, 6]
 
 
 def test_an_unknown_category_is_refused_with_the_known_ones() -> None:

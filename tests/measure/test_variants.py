@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 
 import pytest
 from measure.errors import MeasureError
@@ -22,15 +23,14 @@ def answers(tiny_target, tiny_draft):
     def run(variants: str, sampling: Sampling = GREEDY, drafting: str = "", **rates: float) -> dict:
         named = parse_variants(variants)
         word = drafting or f"lookup+{tiny_draft}"
-        sides = SideBySide(str(tiny_target), word, named, n_ctx=128, max_tokens=40, n_threads=1)
-        try:
+        with closing(
+            SideBySide(str(tiny_target), word, named, n_ctx=128, max_tokens=40, n_threads=1)
+        ) as sides:
             turns = sides.answer(
                 [(v, sampling) for v in named],
                 PROMPT,
                 {v.name: rates.get("rate", 0.0) for v in named},
             )
-        finally:
-            sides.close()
         return dict(zip([v.name for v in named], turns, strict=True))
 
     return run
@@ -60,15 +60,7 @@ def test_a_variant_may_answer_the_first_questions_only():
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "margin",
-        "strict+thin+fixed:4",
-        "plain+temp:x",
-        "plain@x",
-        "plain@",
-        "plain,plain",
-        "",
-    ],
+    ["margin", "strict+thin+fixed:4", "plain+temp:x", "plain@x", "plain@", "plain,plain", ""],
 )
 def test_variants_that_mean_nothing_are_refused(text):
     """No length, no margin to change, no number, twice, none."""
@@ -98,18 +90,15 @@ def test_each_sequence_of_such_a_draft_has_room_for_the_prompt(tiny_target, tiny
     named = parse_variants(
         "strict+fixed:1+model,strict+fixed:2+model,strict+fixed:3+model,strict+fixed:4+model"
     )
-    sides = SideBySide(
-        str(tiny_target), str(tiny_eagle3), named, n_ctx=256, max_tokens=4, n_threads=1
-    )
-    try:
+    with closing(
+        SideBySide(str(tiny_target), str(tiny_eagle3), named, n_ctx=256, max_tokens=4, n_threads=1)
+    ) as sides:
         due = [(variant, GREEDY) for variant in named]
         turns = sides.answer(due, PROMPT * 14, {})
         assert all(turn.speculation["verified"] > 0 for turn in turns)
         sides._loop.failed.append("the draft")
         with pytest.raises(MeasureError, match="the draft failed"):
             sides.answer(due, PROMPT, {})
-    finally:
-        sides.close()
 
 
 def test_plain_is_what_llama_gives(answers, tiny_target, open_plain):
@@ -232,14 +221,13 @@ def test_seeds_side_by_side_say_what_each_says_alone(tiny_target, tiny_draft):
     """Twice the sequences, and none of them hears of another."""
     named = parse_variants("strict+fixed:4,margin/theta=0/gap=inf+fixed:4")
     seeds = [Sampling(temperature=2.0, seed=seed) for seed in (3, 4)]
-    sides = SideBySide(
-        str(tiny_target), str(tiny_draft), named, n_ctx=128, max_tokens=20, seeds=2, n_threads=1
-    )
-    try:
+    with closing(
+        SideBySide(
+            str(tiny_target), str(tiny_draft), named, n_ctx=128, max_tokens=20, seeds=2, n_threads=1
+        )
+    ) as sides:
         due = [(variant, seed) for seed in seeds for variant in named]
         together = [turn.tokens for turn in sides.answer(due, PROMPT, {})]
         alone = [sides.answer([one], PROMPT, {})[0].tokens for one in due]
-    finally:
-        sides.close()
     assert together == alone
     assert len({tuple(tokens) for tokens in together}) == 4
