@@ -2,27 +2,27 @@
 
     python bench/companion.py [--out bench/results/companion/README.md]
 
-It uses the recorded rounds in bench/rounds that a companion has scored. First, the log-loss of predicted acceptance in the second
-half of the answers, by logistic regressions fitted on the first half. Second, tokens per ms of `auto` that may ask the companion,
-or must, on the curves of grid.py, by the cost of a companion's row in rows of the target. Speeds are relative to `auto` without a
-companion, all without lookup. Several sequences are assumed to go in step, so a decode of k rows for each costs what the curve
-gives for that many times k rows.
+It uses the answers of bench/rounds that a companion has scored: with the small draft and companion that shipped before the
+head (bf16, q4_k_m), and with the EAGLE-3 head and companion that ship (head). First, the log-loss of predicted acceptance in
+the second half of the answers, by logistic regressions fitted on the first half. Second, tokens per ms of `auto` that may ask
+the companion, or must, on the curves of grid.py, by the cost of a companion's row in rows of the target. Speeds are relative to
+`auto` without a companion, all without lookup. Several sequences are assumed to go in step, so a decode of k rows for each
+costs what the curve gives for that many times k rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
-from common import arguments
+from common import arguments, publish
 from grid import costs_of, informed_speed
-from measure.records import commit
-from measure.report import code_of, table
-from measure.simulate import Answer, Costs, Times, load_rounds
+from measure.report import table
+from measure.simulate import Answer, Costs, Player, Times, load_rounds
 from msgspec.structs import replace
-from replay import ROUNDS, Always, play
+from replay import ROUNDS
 
+from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.goodput import GoodputPolicy
 
 FILES = ("bf16", "q4_k_m", "head")
@@ -31,6 +31,13 @@ SEQUENCES = (1, 8, 32)
 COSTS = (0.0, 0.005, 0.02, 0.08)
 DRAFT_COST = 0.1
 """A draft's step, in steps of the target."""
+
+
+class Always(GoodputPolicy):
+    """A policy whose companion scores every draft."""
+
+    def _score(self, places: object) -> bool:
+        return True
 
 
 def _logit(p: float) -> float:
@@ -92,15 +99,24 @@ def costs_for(curve: str, sequences: int, companion: float) -> Costs:
     )
 
 
+def play(
+    answers: Sequence[Answer], costs: Costs, kind: type[GoodputPolicy] = GoodputPolicy, companion: bool = False
+) -> float:  # fmt: skip
+    """Tokens per ms in the second half of the answers."""
+    learned = Acceptance().under("greedy", relaxing=False)
+    policy, half = kind(costs.curve(), learned, companion=companion), len(answers) // 2
+    Player(policy, costs).play(answers[:half])
+    return Player(policy, costs, 1).play(answers[half:]).speed
+
+
 def speeds(name: str, answers: Sequence[Answer]) -> list[list[str]]:
     """Lines: tokens per ms over `auto` without a companion, by curve and sequences, at each cost of a companion, and informed."""
-    texts = [replace(answer, lookups={}) for answer in answers]
-    half, out = texts[len(texts) // 2 :], []
+    texts, out = [replace(answer, lookups={}) for answer in answers], []
     for curve in CURVES:
         for n in SEQUENCES:
             costs = [costs_for(curve, n, share) for share in COSTS]
             alone = play(texts, costs[0])
-            informed = informed_speed(half, costs[0]) / alone
+            informed = informed_speed(texts[len(texts) // 2 :], costs[0]) / alone
             for how, kind in (("may", GoodputPolicy), ("has to", Always)):
                 judged = [play(texts, each, kind, companion=True) / alone for each in costs]
                 shown = (f"{gain:.3f}" for gain in (*judged, informed))
@@ -108,8 +124,9 @@ def speeds(name: str, answers: Sequence[Answer]) -> list[list[str]]:
     return out
 
 
-def page() -> str:
-    """The page."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Print the tables; with --out, also write their page."""
+    options = arguments(__doc__, words, out=None)
     recorded = {name: load_rounds(ROUNDS / f"{name}.gz") for name in FILES}
     known = [knowledge(name, answers) for name, answers in recorded.items()]
     fast = [row for name, answers in recorded.items() for row in speeds(name, answers)]
@@ -121,29 +138,13 @@ def page() -> str:
     )  # fmt: skip
     heads = ["nothing", "the draft's p", "and the companion's S, A, p, agreement", "everything"]
     shares = [f"companion at {100 * share:g} % of a row" for share in COSTS]
-    return (
-        "# What a companion is worth\n\n"
-        f"Made by `python bench/companion.py`{code_of(commit())} on the recorded rounds of [bench/rounds](../../rounds) "
-        "that a companion has seen "
-        "(bf16 and q4_k_m: the small draft and companion that shipped before the head; head: the EAGLE-3 head and the companion "
-        "that ship): answers of the second half, without lookup.\n\n"
-        f"**{said}**\n\nLog-loss of acceptance, nats a drafted token, by what is known:\n\n"
-        f"{table(['rounds', 'tokens', *heads], known)}\n\n"
-        f"Tokens a ms over `auto` without a companion, a draft's step at {DRAFT_COST:g} of the target's; `informed` knows what "
-        f"can be known of the model's drafts (grid.py). Sequences go in step:\n\n"
-        f"{table(['rounds', 'curve', 'sequences', 'asks it', *shares, 'informed'], fast)}\n"
-    )
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    """Print the page; with --out, write it there instead."""
-    options = arguments(__doc__, words, out=None)
-    text = page()
-    if options.out is None:
-        print(text)
-    else:
-        Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(options.out).write_text(text)
+    publish(
+        "companion", words, options.out, "What a companion is worth",
+        (__doc__ or "").rpartition("\n\n")[2].strip(), f"**{said}**",
+        f"Log-loss of acceptance, nats a drafted token, by what is known:\n\n{table(['rounds', 'tokens', *heads], known)}",
+        f"Tokens a ms over `auto` without a companion, a draft's step at {DRAFT_COST:g} of the target's:\n\n"
+        f"{table(['rounds', 'curve', 'sequences', 'asks it', *shares, 'informed'], fast)}",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

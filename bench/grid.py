@@ -12,8 +12,8 @@ with prompts of 750 tokens and answers of 64; `first`, answers of 12 to 60 token
 nothing, and `warm`, where ten such answers taught it before; `turn`, where the policy has seen 12 texts of acceptance 0.25
 before; `head`, where the draft reads the target's states: at most the last 128 tokens of its prompt, and each accepted token once
 more; `deep`, where it does so behind 4,000 tokens, which double the time of a row; `busy`, where 3 rounds in 100 take 30 to 100
-ms longer; `four` and `sixteen`, where so many share each decode. `--without` leaves out parts of the policy, to see what they are
-worth; `--parts` leaves out one after the other, in another table.
+ms longer; `four` and `sixteen`, where so many share each decode. `--parts` leaves out one part of the policy after
+the other, in another table.
 `--held-out`: curves, acceptances, draft costs and seeds that were not used to choose any constant of the policy.
 """
 
@@ -27,12 +27,11 @@ from itertools import product
 from math import exp
 from typing import NamedTuple
 
-from common import arguments, command_line
+from common import arguments, publish
 from measure.oracle import oracle_speed, reading_ms, reread_ms
 from measure.parts import PARTS, RECORDED, without
 from measure.questions import grouped
-from measure.records import commit
-from measure.report import code_of, table
+from measure.report import table
 from measure.simulate import NO_ASIDE, Answer, Costs, Player, Times, fixed_speed
 from measure.speeds import geomean
 from measure.synthetic import planted
@@ -48,18 +47,14 @@ from pyspec.draft.types import LONGEST, TABLE_BINS, table_bin
 ACCEPTANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
 DRAFT_COSTS = (0.05, 0.1, 0.2, 0.4)
 ANSWERS = 12
-ASIDE = (
-    0.2,
-    0.4,
-)  # ms outside decodes: `ms_other` of rounds of the default target without and with a draft
+ASIDE = (0.2, 0.4)
+"""Ms outside decodes: `ms_other` of rounds of the default target without and with a draft."""
 HEAD = ("curve", "start", "geometric mean of the best", "worst cell", "cells under 0.95", "worst run of the best",
         "worst run of plain", "of the oracle", "informed of the oracle")  # fmt: skip
 PAGES = {
-    # by --parts, --held-out
-    (False, False): ("README.md", "The length policy on synthetic texts"),
-    (True, False): ("parts-seen.md", "What its parts are worth where it was made"),
-    (False, True): ("held-out.md", "The length policy on curves and texts not used to choose it"),
-    (True, True): ("parts.md", "What the parts of the policy are worth"),
+    "README": "The length policy on synthetic texts",
+    "held-out": "The length policy on curves and texts not used to choose it",
+    "parts": "What the parts of the policy are worth",
 }
 
 
@@ -146,7 +141,7 @@ class Cell(NamedTuple):
     cost: float
     seed: int
     known: bool
-    without: tuple[str, ...] = ()
+    without: str = ""
     kind: str = "alike"
 
 
@@ -162,11 +157,7 @@ class Result(NamedTuple):
 def costs_of(curve: str, cost: float, companion: float = 1.0, deeper: float = 0.0) -> Costs:
     """The true costs of a cell, with one row of the target in 10 ms. companion: its step in steps of the draft."""
     draft, other = (Times(TINY, 10.0 * cost * share) for share in (1.0, companion))
-    return Costs(Times(_truth(curve)[0], 10.0), draft, other, deeper)
-
-
-def _truth(curve: str) -> tuple[Mapping[int, float], str]:
-    return KNOWN[curve]
+    return Costs(Times(KNOWN[curve][0], 10.0), draft, other, deeper)
 
 
 @lru_cache(maxsize=64)
@@ -196,7 +187,7 @@ def policy_of(cell: Cell) -> GoodputPolicy:
     """The policy as it starts."""
     costs, deeper = _costs(cell), KINDS[cell.kind].deeper
     curve = CostCurve.prior(
-        _truth(cell.curve)[1], 10.0, cell.cost, cell.cost,
+        KNOWN[cell.curve][1], 10.0, cell.cost, cell.cost,
         deeper={1: deeper, 8: 8.0 * deeper} if deeper else None,
         experts=MIXTURE if cell.curve == "mixture" else None,
     )  # fmt: skip
@@ -217,7 +208,7 @@ def run(cell: Cell) -> Result:
     """Play one cell."""
     with without(cell.without):
         speed = _speed(cell)
-    *fixed, informed, oracle = baselines(cell._replace(known=False, without=()))
+    *fixed, informed, oracle = baselines(cell._replace(known=False, without=""))
     return Result(speed / max(fixed), speed / fixed[0], speed / oracle, informed / oracle)
 
 
@@ -233,9 +224,8 @@ def _speed(cell: Cell) -> float:
         return Player(policy, costs, cell.seed, stalls).play(texts, how.together).speed
     tokens = ms = 0.0
     if how.taught:
-        Player(policy, costs, earlier).play(
-            texts_of(cell.acceptance, earlier, cell.kind, how.taught)
-        )
+        taught = texts_of(cell.acceptance, earlier, cell.kind, how.taught)
+        Player(policy, costs, earlier).play(taught)
     for seed, text in enumerate(texts, cell.seed):
         next_ = _next_process(cell, policy)
         played = Player(next_, costs, seed, aside=ASIDE).play([text])
@@ -319,101 +309,92 @@ def _informed_ms(text: Answer, costs: Costs, chances: Sequence[float], price: fl
 Results = dict["Cell", Result]
 
 
-def told(found: Results) -> tuple[str, Cell, str, str, dict[Cell, float]]:
-    """The mean of the best, the worst cell and its mean, the worst run of plain, and the means over seeds by cell."""
-    seeds = grouped(found, lambda cell: cell._replace(seed=0))
-    means = {cell: geomean([found[one].best for one in ones]) for cell, ones in seeds.items()}
-    worst = min(means, key=lambda cell: means[cell])
-    mean, plain = geomean([r.best for r in found.values()]), min(r.plain for r in found.values())
-    return f"{mean:.3f}", worst, f"{means[worst]:.3f}", f"{plain:.3f}", means
-
-
 def report(found: Results) -> str:
     """A Markdown table, a line for each curve and start."""
     rows = []
-    for curve, known in product(dict.fromkeys(cell.curve for cell in found), (False, True)):
-        mine = {c: r for c, r in found.items() if (c.curve, c.known) == (curve, known)}
-        if not mine:
-            continue
-        mean, worst, low, plain, means = told(mine)
-        where = f"{low} ({worst.acceptance:g}, {worst.cost:g})"
-        few = str(sum(m < 0.95 for m in means.values()))
-        oracle = geomean([r.oracle for r in mine.values()])
-        informed = geomean([r.informed for r in mine.values()])
-        start = "profiled" if known else "fresh"
-        lowest = min(r.best for r in mine.values())
-        figures = [f"{figure:.3f}" for figure in (oracle, informed)]
-        rows.append([curve, start, mean, where, few, f"{lowest:.3f}", plain, *figures])
+    for (curve, known), cells in grouped(found, lambda cell: (cell.curve, cell.known)).items():
+        mine, seeds = [found[cell] for cell in cells], grouped(cells, lambda c: c._replace(seed=0))
+        means = {cell: geomean([found[one].best for one in ones]) for cell, ones in seeds.items()}
+        worst = min(means, key=lambda cell: means[cell])
+        figures = (
+            min(r.best for r in mine), min(r.plain for r in mine),
+            geomean([r.oracle for r in mine]), geomean([r.informed for r in mine]),
+        )  # fmt: skip
+        rows.append([
+            curve, "profiled" if known else "fresh", f"{geomean([r.best for r in mine]):.3f}",
+            f"{means[worst]:.3f} ({worst.acceptance:g}, {worst.cost:g})", str(sum(m < 0.95 for m in means.values())),
+            *(f"{figure:.3f}" for figure in figures),
+        ])  # fmt: skip
     return table(HEAD, rows)
 
 
-def _by_kind(found: Results, kinds: Sequence[str]) -> str:
+def by_kind(found: Results) -> str:
     """A table for each kind of text."""
-    pages = (report({c: r for c, r in found.items() if c.kind == kind}) for kind in kinds)
-    return "\n\n".join(f"## {kind}\n\n{page}" for kind, page in zip(kinds, pages, strict=True))
+    kinds = grouped(found, lambda cell: cell.kind).items()
+    return "\n\n".join(f"## {kind}\n\n{report({c: found[c] for c in cells})}" for kind, cells in kinds)  # fmt: skip
 
 
-def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], Results]) -> str:
-    """A line for each part of the policy that is left out, with a column for each kind of text; nothing left out comes first."""
-    kinds = list(dict.fromkeys(cell.kind for cell in cells))
-    whole, rows = _lowest(play(cells)), []
-    for part in (part for part in PARTS if part not in RECORDED):
-        found = _lowest(play([cell._replace(without=(part,)) for cell in cells]))
-        rows.append([part, *(changed(found[kind], whole[kind]) for kind in ("", *kinds))])
-    there = ["(all there)", *("{:.3f}, {:.3f}".format(*whole[kind]) for kind in ("", *kinds))]
-    return table(["without", "all kinds", *kinds], [there, *rows])
+Played = list[tuple[float, float]]
+"""The mean and the worst run, for each way to play."""
 
 
-def _lowest(found: Results) -> dict[str, tuple[float, float]]:
-    """The mean and the worst run of each kind and, under "", of all."""
-    every = {"": list(found), **grouped(found, lambda cell: cell.kind)}
-    bests = {kind: [found[cell].best for cell in cells] for kind, cells in every.items()}
-    return {kind: (geomean(best), min(best)) for kind, best in bests.items()}
+def parts(ways: Iterable[str], left_out: Iterable[str], play: Callable[[str], Played]) -> str:
+    """A line for each part that is left out, with what mean and worst run change by, in percent; nothing left out comes first.
+
+    play: with the policy that lacks a part; "" for none.
+    """
+    whole = play("")
+    rows = [["(all there)", *("{:.3f}, {:.3f}".format(*found) for found in whole)]]
+    rows += [[part, *map(_changed, play(part), whole)] for part in left_out]
+    return table(["without", *ways], rows)
 
 
-def changed(found: tuple[float, float], whole: tuple[float, float]) -> str:
-    """What the mean and the worst run change by, in percent."""
+def _changed(found: tuple[float, float], whole: tuple[float, float]) -> str:
     return ", ".join(f"{100.0 * (new / old - 1.0):+.1f}" for new, old in zip(found, whole))
 
 
-def _named(words: str, usual: Iterable[object]) -> list[str]:
-    """The values that an option names, else the usual ones."""
-    return words.split(",") if words else [str(one) for one in usual]
+def lowest(found: Results) -> Played:
+    """The mean and the worst run of all cells, and of each kind."""
+    every = [list(found), *grouped(found, lambda cell: cell.kind).values()]
+    bests = ([found[cell].best for cell in cells] for cells in every)
+    return [(geomean(best), min(best)) for best in bests]
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the table; with --out, also write it into a page there."""
-    how = {"curve": (), "acceptance": (), "cost": (), "without": (), "kind": ORACLE}
-    joined = {name: ",".join(map(str, values)) for name, values in how.items()}
+    """Print the page; with --out, also write it there."""
     options = arguments(
-        __doc__, words, seeds=3, jobs=1, every=1, parts=False, held_out=False, out=None, **joined
-    )
+        __doc__, words, seeds=3, jobs=1, every=1, parts=False, held_out=False, out=None,
+        curve="", acceptance="", cost="", kind=",".join(ORACLE),
+    )  # fmt: skip
     curves, acceptances, draft_costs, first = UNSEEN if options.held_out else SEEN
-    left_out, kinds = tuple(filter(None, options.without.split(","))), options.kind.split(",")
-    if unknown := set(left_out).difference(PARTS):
-        raise SystemExit(f"--without names {', '.join(unknown)}; the parts are {', '.join(PARTS)}")
+    if options.curve:
+        curves = options.curve.split(",")
+    if options.acceptance:
+        acceptances = map(float, options.acceptance.split(","))
+    if options.cost:
+        draft_costs = [float(cost) for cost in options.cost.split(",")]
     cells = [
-        Cell(curve, float(a), float(cost), seed, known, left_out, kind)
-        for kind, a in product(kinds, _named(options.acceptance, acceptances))
+        Cell(curve, acceptance, cost, seed, known, kind=kind)
+        for kind, acceptance in product(options.kind.split(","), acceptances)
         for seed in range(first, first + options.seeds)
-        for curve in _named(options.curve, curves)
-        for cost, known in product(_named(options.cost, draft_costs), (False, True))
+        for curve, cost, known in product(curves, draft_costs, (False, True))
     ][:: options.every]
     with ProcessPoolExecutor(options.jobs) as pool:
 
-        def play(those: Sequence[Cell]) -> Results:
+        def play(part: str) -> Results:
+            those = [cell._replace(without=part) for cell in cells]
             return dict(zip(those, pool.map(run, those, chunksize=8), strict=True))
 
-        found = parts(cells, play) if options.parts else _by_kind(play(cells), kinds)
-    print(found)
-    if options.out:
-        given = command_line("grid", words)
-        about = "\n\n".join((__doc__ or "").split("\n\n")[1:]).strip()
-        page, title = PAGES[options.parts, options.held_out]
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / page).write_text(
-            f"# {title}\n\nMade by `{given}`{code_of(commit())}.\n\n{about}\n\n{found}\n"
-        )
+        if options.parts:
+            ways = ["all kinds", *dict.fromkeys(cell.kind for cell in cells)]
+            told = (part for part in PARTS if part not in RECORDED)
+            found = parts(ways, told, lambda part: lowest(play(part)))
+        else:
+            found = by_kind(play(""))
+    page = "parts" if options.parts else "held-out" if options.held_out else "README"
+    out = options.out and options.out / f"{page}.md"
+    about = (__doc__ or "").partition("\n\n")[2].strip()
+    publish("grid", words, out, PAGES[page], about, found)
 
 
 if __name__ == "__main__":

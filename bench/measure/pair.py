@@ -19,7 +19,7 @@ from pyspec.draft.types import Draft, Place, Plan, SeqOutcome
 from pyspec.engine.profiles import Prior, SideFile, hashes_of, prior_learned
 from pyspec.errors import ProfileError
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.machine.files import file_sha256, write_whole
+from pyspec.machine.files import write_whole
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.options import derive_seed
 from pyspec.text.parts import common_prefix
@@ -118,15 +118,12 @@ def record_answer(
             if perf_counter() > until:
                 break
     window = llm.assembly.engine.window
-    file = next((file_sha256(side.path) for side in llm.assembly.sides), "")
-    answer = Answer(len(tokens), len(prompt), {}, {}, window, asked=max_tokens, draft_file=file)
+    answer = Answer(len(tokens), len(prompt), {}, {}, window, asked=max_tokens)
     index = LookupDrafter()
     for t in range(len(tokens)):
         found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t - 1))
         if kept := recording.drafts.get(len(prompt) + t):
             _keep(answer.models, tokens, t, *kept)
-            if t in answer.models:
-                answer.models[t].shared = common_prefix(kept[0], found.tokens)
         draft = Draft(0, len(found.tokens), match_length=found.match_length, choices=found.choices)
         _keep(answer.lookups, tokens, t, list(found.tokens), draft)
     return answer

@@ -24,26 +24,12 @@ import msgspec
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.row_times import expand, time_at
 from pyspec.draft.simple import LengthPolicy
-from pyspec.draft.types import (
-    LONGEST,
-    LOOKUP,
-    Draft,
-    Outcome,
-    Place,
-    Plan,
-    SeqOutcome,
-    table_bin,
-)
+from pyspec.draft.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome, table_bin
 from pyspec.errors import InputError
 from pyspec.machine.files import read_named
 
 _NOISE = 0.03  # standard deviation of the logarithm of a time
 _LUCK = 0  # added to every seed of noise
-_ASIDE, _ASIDE_DRAFT = (
-    0.2,
-    0.2,
-)  # ms of Python's in a round, and more in one with a draft: measured with a model of 18 ms a row
-
 
 Aside = tuple[float, float]
 """Ms of a round outside its decodes: without a draft, and with one."""
@@ -56,8 +42,7 @@ class Chain(msgspec.Struct, omit_defaults=True):
 
     n: drafted tokens, of which the first `matched` agree with the answer. match_length, choices: length of a lookup match, and
     how many different tokens had followed it; 0 and 1 for a model. p: how sure the draft is of each token; empty for lookup. s,
-    a, pc, agree: S, A, the companion's probability and whether the token is its argmax; empty where no companion ran. shared:
-    leading tokens of a model's chain that lookup proposes there too; -1 if not recorded.
+    a, pc, agree: S, A, the companion's probability and whether the token is its argmax; empty where no companion ran.
     """
 
     t: int
@@ -70,7 +55,6 @@ class Chain(msgspec.Struct, omit_defaults=True):
     a: Sequence[float] = ()
     pc: Sequence[float] = ()
     agree: Sequence[bool] = ()
-    shared: int = -1
 
     @property
     def seen(self) -> int:
@@ -96,7 +80,7 @@ class Answer(msgspec.Struct):
 
     window: how far back a draft that reads the target's states begins, which reads accepted tokens again; 0 for a draft that
     keeps them. asked: the most tokens that were requested, which is all a policy may know of the length; 0 if it knows the
-    length. draft_file: the draft's sha256, "" in older files and without a draft.
+    length.
     """
 
     length: int
@@ -105,7 +89,6 @@ class Answer(msgspec.Struct):
     lookups: dict[int, Chain]
     window: int = 0
     asked: int = 0
-    draft_file: str = ""
 
     def unread(self, behind: int) -> int:
         """How many of the tokens missing in the draft model's KV it reads."""

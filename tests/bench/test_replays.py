@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
+from measure.parts import PARTS, RECORDED, without
 from measure.simulate import load_rounds
 
 
@@ -12,92 +15,86 @@ def few_answers(grid, most):
     grid.texts_of = lambda *cell: texts(*cell[:3], *(cell[3:] or [most]))
 
 
-def test_the_grid_has_a_line_for_each_curve_and_start(script, tmp_path, capsys):
-    """One acceptance, one draft cost, one seed: the policy against the best fixed length by hindsight."""
-    few = ["--acceptance", "0.7", "--cost", "0.1"]
-    grid, folder = script("grid"), tmp_path / "grid"
-    few_answers(grid, 6)
-    grid.main(["--seeds", "1", "--curve", "GPU", "--out", str(folder), *few])
-    rows = capsys.readouterr().out.splitlines()
+@pytest.fixture
+def play(script, tmp_path, capsys):
+    """Have grid.py write a page of one acceptance, draft cost and seed, a few answers a cell; returns the tables' rows."""
+
+    def run(page, most, *words):
+        few_answers(grid := script("grid"), most)
+        few = ["--acceptance", "0.7", "--cost", "0.1", "--seeds", "1"]
+        grid.main([*few, *words, "--out", str(tmp_path)])
+        text = (tmp_path / page).read_text()
+        assert text == capsys.readouterr().out[:-1]
+        return grid, [line for line in text.splitlines() if line.startswith("|")]
+
+    return run
+
+
+def test_the_grid_has_a_line_for_each_curve_and_start(play):
+    """The policy against the best fixed length by hindsight."""
+    grid, rows = play("README.md", 6, "--curve", "GPU")
     named = [row.split(" | ")[:2] for row in rows if row.startswith("| GPU")]
     assert named == [["| GPU", "fresh"], ["| GPU", "profiled"]] * len(grid.ORACLE)
-    assert rows[4] in (folder / "README.md").read_text()
-    assert {row.count("|") for row in rows if row.startswith("|")} == {10}
+    assert {row.count("|") for row in rows} == {10}
 
 
-def test_the_parts_of_the_policy_are_left_out_one_after_the_other(script, tmp_path, capsys):
+def test_the_parts_of_the_policy_are_left_out_one_after_the_other(play):
     """A line each, with a column for each kind of texts; nothing left out comes first."""
-    grid, folder = script("grid"), tmp_path / "grid"
-    few_answers(grid, 3)
-    few = ["--acceptance", "0.7", "--cost", "0.1", "--seeds", "1", "--curve", "BF16"]
-    grid.main(["--parts", "--kind", "alike,four", "--out", str(folder), *few])
-    rows = capsys.readouterr().out.splitlines()[2:]
-    assert [row.split(" | ")[0] for row in rows] == [
-        "| (all there)",
-        *(f"| {part}" for part in grid.PARTS if part not in grid.RECORDED),
-    ]
-    assert rows[1] in (folder / "parts-seen.md").read_text()
+    _, rows = play("parts.md", 3, "--parts", "--kind", "alike,four", "--curve", "BF16")
+    assert [row.split(" | ")[0] for row in rows[2:]] == [
+        "| (all there)", *(f"| {part}" for part in PARTS if part not in RECORDED)
+    ]  # fmt: skip
     assert {row.count("|") for row in rows} == {5}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_is_found_in_the_policy_as_it_is_now(part):
+    """What had another name there would change nothing."""
+    with without(part):
+        pass
 
 
 @pytest.mark.parametrize("part", ["switch", "trials", "floors", "markup", "hope", "table", "line"])
 def test_a_policy_without_one_of_its_parts_plays_otherwise(script, part):
-    """What is left out is found in the policy as it is now: a part that had another name there would change nothing."""
     grid = script("grid")
-    kinds = ("differ", "turn")
     cells = [
-        grid.Cell("BF16", a, cost, 0, False, (), kind)
-        for a, cost in ((0.3, 0.1), (0.7, 0.2))
-        for kind in kinds
+        grid.Cell("BF16", a, cost, 0, False, kind=kind)
+        for (a, cost), kind in product(((0.3, 0.1), (0.7, 0.2)), ("differ", "turn"))
     ]
-    assert any(grid.run(cell._replace(without=(part,))) != grid.run(cell) for cell in cells)
-
-
-def test_all_parts_that_are_named_are_left_out(script):
-    grid = script("grid")
-    cell = grid.Cell("BF16", 0.7, 0.1, 0, False, (), "differ")
-    parts = ("trials", "hope")
-    both = grid.run(cell._replace(without=parts))
-    assert both == grid.run(cell._replace(without=parts[::-1]))
-    assert both not in [grid.run(cell._replace(without=(part,))) for part in parts]
+    assert any(grid.run(cell._replace(without=part)) != grid.run(cell) for cell in cells)
 
 
 def test_who_knows_chances_is_between_the_best_length_and_the_oracle(script):
     """Chances known before drafting are worth more than any one length, and less than knowing what will be accepted."""
-    *fixed, informed, oracle = script("grid").baselines(
-        script("grid").Cell("BF16", 0.85, 0.1, 0, False)
-    )
+    grid = script("grid")
+    *fixed, informed, oracle = grid.baselines(grid.Cell("BF16", 0.85, 0.1, 0, False))
     assert max(fixed) < informed < oracle
 
 
 def test_committed_rounds_are_replayed(script, capsys):
-    """A line for each curve, with a number in every column."""
-    script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "q4_k_m.gz")])
-    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
-    assert rows[2][:2] == ["| q4_k_m", "GPU"]
-    assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in rows[2][2:])
-
-
-def test_rounds_without_a_companion_are_replayed(script, capsys):
-    """What a companion would bring is not known then; the rest is."""
-    script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "eagle3.gz")])
-    (cells,) = (line.split(" | ") for line in capsys.readouterr().out.strip().splitlines()[2:])
-    assert cells[5:7] == ["-"] * 2
-    assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in cells[2:5] + cells[7:])
+    """In each way of which there are rounds: none of these was drawn at a temperature."""
+    replay = script("replay")
+    replay.main(["--curve", "GPU", *(str(replay.ROUNDS / f"{n}.gz") for n in ("q4_k_m", "eagle3"))])
+    head, _, row = (line for line in capsys.readouterr().out.splitlines() if line[:1] == "|")
+    assert head == "| without | greedy | with the companion |"
+    figures = [float(n) for cell in row.split("|")[2:-1] for n in cell.split(",")]
+    assert 1.0 < min(figures) <= max(figures) < 20.0
 
 
 def test_what_a_companion_is_worth_has_a_line_for_each_way(script, monkeypatch, tmp_path):
     """On one curve, for one text and for several: asked where it may be and where it has to be; more is known with it."""
     companion = script("companion")
-    monkeypatch.setattr(companion, "CURVES", ("GPU",))
-    monkeypatch.setattr(companion, "SEQUENCES", (1, 8))
-    monkeypatch.setattr(companion, "COSTS", (0.0, 0.08))
-    monkeypatch.setattr(companion, "FILES", ("q4_k_m", "head"))
-    monkeypatch.setattr(companion, "load_rounds", lambda path: load_rounds(path)[::2])
-    monkeypatch.setattr(companion, "commit", lambda: "abc1234")
+    few = {
+        "CURVES": ("GPU",), "SEQUENCES": (1, 8), "COSTS": (0.0, 0.08), "FILES": ("q4_k_m", "head"),
+        "load_rounds": lambda path: load_rounds(path)[::2],
+    }  # fmt: skip
+    for name, value in few.items():
+        monkeypatch.setattr(companion, name, value)
+    monkeypatch.setattr("common.commit", lambda: "abc1234")
     companion.main(["--out", str(tmp_path / "page.md")])
-    assert "companion.py` at commit abc1234 on the" in (tmp_path / "page.md").read_text()
-    rows = [row.split(" | ") for row in (tmp_path / "page.md").read_text().splitlines()]
+    text = (tmp_path / "page.md").read_text()
+    assert "companion.py --out page.md` at commit abc1234." in text
+    rows = [row.split(" | ") for row in text.splitlines()]
     ways = [row[2:4] for row in rows if row[:2] == ["| q4_k_m", "GPU"]]
     assert ways == [["1", "may"], ["1", "has to"], ["8", "may"], ["8", "has to"]]
     (known,) = [row for row in rows if row[0] == "| q4_k_m" and len(row) == 6]

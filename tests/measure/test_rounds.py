@@ -46,19 +46,6 @@ def test_chains_end_with_the_answer(recorded: Any) -> None:
         assert chain.n == min(KMAX, len(answer) - chain.t - 1)
 
 
-def test_what_lookup_proposes_too_is_recorded(recorded: Any) -> None:
-    """Both right means both the same; one right and one wrong means they part there."""
-    _, _, found = recorded
-    both = [(c, found.lookups[t]) for t, c in found.models.items() if t in found.lookups]
-    assert both
-    for model, look in both:
-        right = min(model.matched, look.matched)
-        assert right <= model.shared <= min(model.n, look.n)
-        if model.matched != look.matched:
-            assert model.shared == right
-    assert all(c.shared == 0 for t, c in found.models.items() if t not in found.lookups)
-
-
 def test_features_are_there_and_in_their_ranges(recorded: Any) -> None:
     """p, S, A, pc and agreement for each token."""
     _, _, found = recorded

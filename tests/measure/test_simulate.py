@@ -21,28 +21,23 @@ class Diary(FixedPolicy):
         self.places: list[Place] = []
 
     def plan(self, places) -> Plan:
-        """See Policy."""
         self.calls.append("plan")
         self.places += places
         return super().plan(places)
 
     def choose(self, drafts) -> list[int]:
-        """See Policy."""
         self.calls.append("choose")
         return super().choose(drafts)
 
     def observe(self, outcome) -> None:
-        """See Policy."""
         self.calls.append("observe")
         super().observe(outcome)
 
     def watch(self, n_seq, t_verify, t_round, depth) -> None:
-        """See Policy."""
         self.calls.append("watch")
         super().watch(n_seq, t_verify, t_round, depth)
 
     def begin_answer(self) -> None:
-        """See Policy."""
         self.calls.append("begin")
         super().begin_answer()
 
@@ -82,11 +77,9 @@ def test_what_is_drafted_and_not_verified_is_kept() -> None:
         """Verifies one."""
 
         def choose(self, drafts) -> list[int]:
-            """See Policy."""
             return [min(1, n) for n in super().choose(drafts)]
 
         def observe(self, outcome) -> None:
-            """See Policy."""
             steps.append(outcome.draft_steps)
             super().observe(outcome)
 
