@@ -107,9 +107,6 @@ def _curves(llm: SpeculativeLlama, contenders: Sequence[Contender]) -> dict[str,
     return {name: list(getattr(curve, name).table())[:18] for name in wanted if wanted[name]}
 
 
-# -- the run -----------------------------------------------------------------------------------------------------------
-
-
 _ATTEMPTS = 4
 
 

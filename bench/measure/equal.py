@@ -25,7 +25,7 @@ from pyspec.text.template import ChatTemplate
 
 from .draws import TopTwo, top_two
 from .errors import UnequalOutputs
-from .logits import replay, rows_after
+from .logits import replay, row_after, settled
 from .questions import Question
 from .records import Difference, RunRecord, TimedAnswer
 from .tasks import Options
@@ -87,7 +87,7 @@ def equality(
         prompt, answer = base[one.turn]
         sampling = how.sampling(prompt)
         text = [*prompt, *answer.tokens[: one.place]]
-        row = next(rows_after(llm, text, [0]))
+        row = row_after(llm, text)
         with judge(llm, sampling) as best:
             ahead = best(row, len(text)).gap(sampling.temperature)
         again = [
@@ -118,9 +118,7 @@ def choices(
 
     turns: all from the first. Empty if the last answer's rounds were not recorded.
     """
-    engine = llm.session.engine
-    engine.cancel(raised=False)
-    llm.reset()  # the KV will change
+    engine = settled(llm)
     engine.set_tokens(0, [])
     found: list[int] = []
     for prompt, answer in turns:

@@ -1,10 +1,4 @@
-"""What measurements raise.
-
-PyspecError
-└── MeasureError             a measurement cannot be made, or is not valid
-    ├── PeerMissing          a peer is not here, and is skipped
-    └── UnequalOutputs       answers that must be equal differ
-"""
+"""What measurements raise."""
 
 from __future__ import annotations
 

@@ -10,23 +10,20 @@ import numpy.typing as npt
 from pyspec.engine.handle import Engine
 from pyspec.engine.timing import ready
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.text.parts import TokenLogprobs
 
 
-def rows_after(
-    llm: SpeculativeLlama, prompt: Sequence[int], answer: Sequence[int]
-) -> Iterator[npt.NDArray[np.float32]]:
-    """The target's logits [n_vocab] for each token of `answer`, given everything before it.
+def row_after(llm: SpeculativeLlama, text: Sequence[int]) -> npt.NDArray[np.float32]:
+    """The target's logits [n_vocab] behind a text."""
+    return next(replay(settled(llm), text, [0], [(1, 1)]))
 
-    Teacher forcing through the same engine, up to 64 tokens per decode.
-    """
+
+def settled(llm: SpeculativeLlama) -> Engine:
+    """The engine of a model whose KV will change."""
     engine = llm.session.engine
     engine.cancel(raised=False)
-    llm.reset()  # the KV will change; a prefix common to two calls is not read twice
-    most = min(MAX_DRAFT, llm.session.loop.longest + 1)
-    rows = [len(answer[i : i + most]) for i in range(0, len(answer), most)]
-    yield from replay(engine, prompt, answer, [(n, n) for n in rows])
+    llm.reset()
+    return engine
 
 
 def replay(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 
@@ -28,18 +27,6 @@ def new_axes(title: str, x: str, y: str, width: float = 7.0) -> tuple[Any, Any]:
     axes.set(title=title, xlabel=x, ylabel=y)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Save a figure; an SVG has no date, so the same data give the same file."""
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-
-
-def draw_costs(curves: Mapping[str, Sequence[float]]) -> Any:
-    """Plot ms of a decode by rows; `curves` by name, index 0 being 0 rows."""
-    figure = draw_lines("cost of a decode", "rows", "ms", {n: t[1:] for n, t in curves.items()})
-    figure.axes[0].set_ylim(bottom=0.0)
-    return figure
 
 
 def draw_lines(title: str, x: str, y: str, lines: Mapping[str, Sequence[float]]) -> Any:

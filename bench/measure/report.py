@@ -12,9 +12,9 @@ import msgspec
 
 from pyspec.screen.tables import TextTable, table_of
 
-from .pictures import can_draw, draw_costs, draw_lines, new_axes, save_figure
+from .pictures import can_draw, draw_lines, new_axes
 from .records import BOUND, Difference, RunRecord, Setup
-from .speeds import TOTAL, Summary, geomean, hindsight, summarise
+from .speeds import TOTAL, Summary, geomean, summarise
 
 R = TypeVar("R")
 SHOWN = 20
@@ -119,7 +119,9 @@ def write_results(
     (folder / name).write_bytes(msgspec.json.encode(results) + b"\n")
     drawn = pictures(results) if can_draw() else {}
     for picture, figure in drawn.items():
-        save_figure(figure, folder / picture)
+        figure.savefig(
+            folder / picture, metadata={"Date": None}
+        )  # the same data give the same file
     (folder / "README.md").write_text(page(results, list(drawn)), encoding="utf-8")
 
 
@@ -150,8 +152,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def speed_table(summaries: Sequence[Summary]) -> TextTable:
     """Speed-ups by category, their geometric mean, and the total tokens per second."""
     names = [*dict.fromkeys(n for s in summaries for n in s.speeds if n != TOTAL)]
-    best = hindsight(summaries)
-    return table_of([*summaries, *([best] if best else [])], {
+    return table_of(summaries, {
         "": lambda s: s.who,
         **{name: partial(_of, name=name) for name in names},
         "geo. mean": lambda s: f"{s.geomean:.2f}",
@@ -167,9 +168,8 @@ def _of(summary: Summary, name: str, form: str = "{0.speed_up:.2f}") -> str:
 
 
 def _against(summaries: Sequence[Summary]) -> list[str]:
-    """Each mode over each peer and over the best fixed lengths, as geometric means."""
-    best = hindsight(summaries)
-    others = [*(s for s in summaries if s.peer), *([best] if best else [])]
+    """Each mode over each peer, as geometric means."""
+    others = [s for s in summaries if s.peer]
     own = [s for s in summaries if not s.peer]
     if not others or not own:
         return []
@@ -265,21 +265,17 @@ def _setup(setup: Setup) -> str:
     return "\n".join(lines)
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
-
-
 def _pictures(results: Results) -> dict[str, Any]:
     """All pictures that the data allow."""
     drawn = {"speed-up.svg": _speed_up(results.summaries)}
-    if results.drawn.taken:
-        taken = (
-            results.drawn.taken.items()
-        )  # share of rounds in which the i-th drafted token was taken
-        shares = {who: [n / rounds for n in counts] for who, (rounds, counts) in taken}
+    if taken := results.drawn.taken:
+        shares = {who: [n / rounds for n in counts] for who, (rounds, counts) in taken.items()}
         words = "accepted by position", "drafted token", "share of rounds"
         drawn["accepted-by-position.svg"] = draw_lines(*words, shares)
-    if results.drawn.curves:
-        drawn["cost.svg"] = draw_costs(results.drawn.curves)
+    if curves := results.drawn.curves:
+        known = {name: times[1:] for name, times in curves.items()}
+        drawn["cost.svg"] = draw_lines("cost of a decode", "rows", "ms", known)
+        drawn["cost.svg"].axes[0].set_ylim(bottom=0.0)
     return drawn
 
 

@@ -77,29 +77,18 @@ def _costs(records: Sequence[RunRecord]) -> dict[int | str, _Cost]:
     return out
 
 
-def _compare(own: dict[int | str, _Cost], base: dict[int | str, _Cost]) -> dict[str, Speed]:
-    """Speeds by category and in total, on the questions that both answered."""
+def _compare(
+    own: dict[int | str, _Cost], base: dict[int | str, _Cost]
+) -> tuple[dict[str, Speed], dict[str, list[float]]]:
+    """Speeds by category and in total, on the questions that both answered, and each of these's own speed-up, by category."""
     both = [question for question in own if question in base]
-    groups = grouped(both, lambda question: own[question][0])
-    groups |= {TOTAL: both} if both else {}
-    out = {}
-    for name, group in groups.items():
-        ratios = [_ratio(own[q], base[q]) for q in group]
+    ups = {q: _rate([own[q]]) / _rate([base[q]]) for q in both}
+    groups, found = grouped(both, lambda q: own[q][0]), {}
+    for name, group in [*groups.items(), *([(TOTAL, both)] if both else [])]:
         rate, plain = _rate([own[q] for q in group]), _rate([base[q] for q in group])
-        out[name] = Speed(rate, rate / plain, *map(float, np.percentile(ratios, (25, 50, 75))))
-    return out
-
-
-def _ratio(own: _Cost, base: _Cost) -> float:
-    return _rate([own]) / _rate([base])
-
-
-def _single(own: dict[int | str, _Cost], base: dict[int | str, _Cost]) -> dict[str, list[float]]:
-    """Each question's speed-up, by category."""
-    groups = grouped([q for q in own if q in base], lambda question: own[question][0])
-    return {
-        name: [round(_ratio(own[q], base[q]), 4) for q in group] for name, group in groups.items()
-    }
+        quartiles = np.percentile([ups[q] for q in group], (25, 50, 75))
+        found[name] = Speed(rate, rate / plain, *map(float, quartiles))
+    return found, {name: [round(ups[q], 4) for q in group] for name, group in groups.items()}
 
 
 def _rate(group: Sequence[_Cost]) -> float:
@@ -115,31 +104,13 @@ def summarise(records: Sequence[RunRecord]) -> list[Summary]:
     return [_summary(who, by_who[who], own[who], against) for who in whole]
 
 
-def hindsight(summaries: Sequence[Summary]) -> Summary | None:
-    """The best strict fixed length for each category, chosen afterwards; plain is length 0.
-
-    None if fewer than two fixed lengths were measured. A yardstick, not a mode.
-    """
-    fixed = [s for s in summaries if "fixed:" in s.who and s.exact]
-    if len(fixed) < 2:
-        return None
-    candidates = [*fixed, *(s for s in summaries if s.who == "plain")]
-    best = {}
-    for name in (name for name in fixed[0].speeds if name != TOTAL):
-        there = [s.speeds[name] for s in candidates if name in s.speeds]
-        best[name] = max(there, key=lambda speed: speed.speed_up)
-    mean = geomean([speed.speed_up for speed in best.values()])
-    questions = fixed[0].questions
-    return Summary("best fixed, by category", False, True, questions, best, mean, 0.0)
-
-
 def _summary(
     who: str,
     records: Sequence[RunRecord],
     own: dict[int | str, _Cost],
     base: dict[int | str, _Cost],
 ) -> Summary:
-    speeds = _compare(own, base)
+    speeds, ratios = _compare(own, base)
     turns = [turn for record in records if not record.error for turn in record.turns]
     rounds = _sum(turns, "rounds")
     verified, emitted = _sum(turns, "verified"), sum(len(turn.tokens) for turn in turns)
@@ -160,7 +131,7 @@ def _summary(
         relaxed=_sum(turns, "relaxed") / emitted if rounds and emitted else None,
         other=sum(x["other_ms"] for x in timings) / spent if spent else None,
         answer_s=sum(turn.total_s for turn in turns) / max(1, len(turns)),
-        ratios=_single(own, base),
+        ratios=ratios,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from helpers import tiny
 from helpers.answers import Scripted, ask, ask_at_once, foretelling
-from measure.logits import rows_after
 
 from pyspec.engine.contexts import Models
 from pyspec.errors import UnsupportedModel
@@ -171,11 +170,3 @@ def test_hybrid_sequences_in_one_batch(open_llama, hybrid):
     runs = ask_at_once(models, prompts, [40] * 3, length="fixed:5", first=1)
     assert [run.tokens[len(prompt) :] for run, prompt in zip(runs, prompts)] == alone
     assert runs[0].tally.accepted > 20
-
-
-def test_hybrid_is_forced_as_far_as_it_can_be_rolled_back(open_llama, hybrid):
-    """Teacher forcing goes in parts as long as its states."""
-    llm = open_llama(hybrid, draft="lookup")
-    assert llm.assembly.loop.longest == 8
-    answer = ask(llm, PROMPT, 40).ids
-    assert [int(row.argmax()) for row in rows_after(llm, PROMPT, answer)] == answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -153,12 +154,9 @@ def test_nothing_to_measure_is_refused(llm: Any, tmp_path: Path) -> None:
 
 def test_lookup_peer_answers_like_plain(llm: Any, tiny_ascii: Path, tmp_path: Path) -> None:
     """llama_cpp's own prompt lookup is called as its users call it."""
-    peer = open_peer("llama_cpp-lookup", Files(tiny_ascii, None, 256, 1), None)
-    try:
+    with closing(open_peer("llama_cpp-lookup", Files(tiny_ascii, None, 256, 1), None)) as peer:
         contenders = [Ours(llm, parse_modes("plain")[0]), peer]
         records = runner(llm, tmp_path / "r", contenders).run(QUESTIONS)
-    finally:
-        peer.close()
     assert len(records) == 4
     assert first_differences(records) == []
 

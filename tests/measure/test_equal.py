@@ -14,7 +14,7 @@ from measure.bench import Runner
 from measure.contenders import Ours
 from measure.equal import choices, demand_equal, equality, first_differences
 from measure.errors import UnequalOutputs
-from measure.logits import nats_of, rows_after
+from measure.logits import nats_of, row_after
 from measure.questions import Question
 from measure.records import Difference, RunRecord
 from measure.tasks import Options, parse_mode
@@ -75,11 +75,11 @@ def test_a_gap_is_of_the_run_that_differs(
     llm = open_llama(tiny_ascii)
     texts: list[list[int]] = []
 
-    def rows(_llm: Any, text: list[int], _answer: list[int]) -> Any:
+    def row(_llm: Any, text: list[int]) -> Any:
         texts.append(text)
-        yield np.array([1.0, 3.0], dtype=np.float32)
+        return np.array([1.0, 3.0], dtype=np.float32)
 
-    monkeypatch.setattr("measure.equal.rows_after", rows)
+    monkeypatch.setattr("measure.equal.row_after", row)
     records = [record("plain", 1, turn([10 + i]), turn([7, 8]), repeat=i) for i in (0, 1)]
     records.append(record("strict", 1, turn([10]), turn([7, 9]), repeat=0, exact=True))
     records.append(record("strict", 1, turn([11]), turn([7, 9]), repeat=1, exact=True))
@@ -95,7 +95,7 @@ def test_a_token_alone_after_truncation_is_the_least_near_tie(
 ) -> None:
     """Its lead is infinite, which JSON does not know: the difference says so, and still does when read again."""
     row = np.array([1.0, 9.0], dtype=np.float32)
-    monkeypatch.setattr("measure.equal.rows_after", lambda *_: iter([row]))
+    monkeypatch.setattr("measure.equal.row_after", lambda *_: row)
     hot = msgspec.structs.replace(SETUP, temperature=0.8)
     records = [
         msgspec.structs.replace(record(who, 1, turn([10 + i]), exact=True), setup=hot)
@@ -116,12 +116,11 @@ def test_nats_are_minus_the_log_probability() -> None:
 def test_forced_rows_choose_the_greedy_answer(
     open_llama: Callable[..., Any], tiny_target: Path
 ) -> None:
-    """The rows of 70 tokens, more than one decode holds, have the answer's tokens as argmax."""
     llm = open_llama(tiny_target)
     prompt = [5, 6, 7]
-    steps = llm.steps(prompt, Sampling(temperature=0.0), max_tokens=70)
+    steps = llm.steps(prompt, Sampling(temperature=0.0), max_tokens=9)
     answer = [token.id for step in steps for token in step.tokens]
-    rows = list(rows_after(llm, prompt, answer))
+    rows = [row_after(llm, [*prompt, *answer[:i]]) for i in range(len(answer))]
     assert [int(row.argmax()) for row in rows] == answer
 
 
@@ -220,7 +219,7 @@ def test_a_token_that_rounding_does_not_make_is_told(answered: Any) -> None:
 def rows_of(llm: Any, record: RunRecord, place: int) -> Any:
     """The target's logits at a place of the first turn."""
     prompt, answer = asked(llm, record)[0]
-    return next(rows_after(llm, [*prompt, *answer.tokens[:place]], [0])).copy()
+    return row_after(llm, [*prompt, *answer.tokens[:place]]).copy()
 
 
 def asked(llm: Any, record: RunRecord) -> list[Any]:

@@ -21,18 +21,8 @@ def unsafe(source: str) -> list[str]:
     """Loads of a source text that leave extra buffers to llama.cpp's default."""
     calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
     names = [ast.unparse(call.func) for call in calls]
-    found = [
-        n
-        for n in names
-        if n
-        in (
-            "Llama",
-            "llama_cpp.Llama",
-            "lc.Llama",
-            "Llama.from_pretrained",
-            "llama_cpp.Llama.from_pretrained",
-        )
-    ]
+    own = ("Llama", "llama_cpp.Llama", "lc.Llama")
+    found = [n for n in names if n.removesuffix(".from_pretrained") in own]
     defaults = [n for n in names if n.endswith("llama_model_default_params")]
     return found + (defaults if "use_extra_bufts" not in source else [])
 

@@ -93,10 +93,7 @@ def test_what_rounding_made_again_is_counted() -> None:
 
 
 def test_pictures_can_be_drawn_from_the_file(tmp_path: Path) -> None:
-    counts = {
-        "rounds": 4,
-        "accepted_by_position": [3, 1],
-    }
+    counts = {"rounds": 4, "accepted_by_position": [3, 1]}
     records = [
         record("plain", 1, turn([1, 2])),
         *(record("strict", i, turn([1, 2], speculation=counts)) for i in (1, 2)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers.making import record, turn
-from measure.speeds import TOTAL, geomean, hindsight, summarise
+from measure.speeds import TOTAL, geomean, summarise
 
 FIVE = [1, 2, 3, 4, 5]
 
@@ -50,19 +50,6 @@ def test_counts_come_from_the_answers_statistics() -> None:
     (summary,) = summarise([record("margin", 1, turn(FIVE, speculation=block))])
     assert (summary.acceptance, summary.mean_length, summary.relaxed) == (0.75, 2.5, 0.2)
     assert summary.other == 0.02
-
-
-def test_hindsight_takes_the_best_length_of_each_category() -> None:
-    """Plain is length 0, and there is no total: no single way reached it."""
-    records = []
-    for who, code, prose in (("plain", 1.0, 1.0), ("fixed:2+strict", 0.5, 2.0),
-                             ("fixed:8+strict", 0.25, 4.0)):  # fmt: skip
-        records.append(record(who, 1, turn(FIVE, code), category="code", exact=True))
-        records.append(record(who, 2, turn(FIVE, prose), category="prose", exact=True))
-    best = hindsight(summarise(records))
-    assert best is not None
-    assert {name: speed.speed_up for name, speed in best.speeds.items()} == {"code": 4, "prose": 1}
-    assert best.geomean == pytest.approx(2.0)
 
 
 def test_geometric_mean_of_nothing_is_zero() -> None:
