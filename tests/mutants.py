@@ -97,7 +97,7 @@ class Workplace:
         paths = [str(self._folder)]
         if mutant.file.startswith("native/"):
             paths = [str(self._folder / "site")]
-            if self._run(
+            install = [
                 "-m",
                 "pip",
                 "install",
@@ -106,9 +106,8 @@ class Workplace:
                 "--no-build-isolation",
                 "--upgrade",
                 "--target",
-                *paths,
-                ".",
-            ):
+            ]
+            if self._run(*install, *paths, "."):
                 return False
         return not self._run("-c", START, "-q", "-x", "-n", "0", *mutant.tests.split(), paths=paths)
 

@@ -21,14 +21,7 @@ OWN = [
     "README.md",
     *(str(page.relative_to(ROOT)) for page in sorted(ROOT.glob(".docs/pages/*.md"))),
 ]
-OTHERS = [
-    "METHODS.md",
-    "DEVICES.md",
-    "SECURITY.md",
-    "CONTRIBUTING.md",
-    "models/README.md",
-    "bench/README.md",
-]
+OTHERS = ["METHODS.md", "DEVICES.md", "SECURITY.md", "CONTRIBUTING.md", "models/README.md", "bench/README.md"]  # fmt: skip
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r"`(-[a-zA-Z-]+)(?:[ =][^`]*)?`")
 ENDS = ("|", "&&", ";", ">", ">>", "&", "2>")
@@ -89,7 +82,6 @@ def test_there_are_commands():
      "pyspec serve -ngl many"],
 )  # fmt: skip
 def test_what_there_is_not_is_found(line):
-    """The check would say no to each of these."""
     (words,) = calls(line)
     with pytest.raises((click.UsageError, PyspecError)):
         read_command(words)
@@ -97,7 +89,6 @@ def test_what_there_is_not_is_found(line):
 
 @pytest.mark.parametrize("page", OWN)
 def test_options_in_sentences_are_of_some_command(page):
-    """Each `--word` in backticks."""
     known = {"--help", "--extra-index-url"}
     groups = [cli]
     for group in groups:
@@ -121,7 +112,6 @@ PYTHON = [(page, body) for page in OWN for body in blocks(page, "python")]
 
 @pytest.mark.parametrize(("page", "body"), PYTHON, ids=lambda value: str(value)[:60])
 def test_python_imports_what_there_is(page, body):
-    """Each fragment is Python, and what it takes from pyspec is there."""
     for node in ast.walk(ast.parse(body)):
         if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "pyspec":
             module = import_module(node.module)
@@ -129,7 +119,6 @@ def test_python_imports_what_there_is(page, body):
 
 
 def test_a_page_names_every_public_thing():
-    """The reference has what `pyspec` offers."""
     import pyspec
 
     named = set(

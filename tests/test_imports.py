@@ -78,7 +78,6 @@ def row_of(name: str) -> int:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_imports_point_down(name: str) -> None:
-    """No module imports from a row above its own."""
     upwards = {used for used in parts_used(name) if row_of(used) < row_of(part(name))}
     assert upwards == set()
 
@@ -99,7 +98,6 @@ def test_no_two_modules_need_each_other() -> None:
 
 
 def test_every_module_has_a_layer() -> None:
-    """A new part of the package has to be placed."""
     known = {name for row in LAYERS for name in row}
     assert set(map(part, MODULES)) ^ known == {"_native"}  # a stub alone
 
@@ -131,7 +129,6 @@ def test_some_know_less(owner: str) -> None:
 
 @pytest.mark.parametrize("extension", sorted(ONLY_IMPORTER))
 def test_one_module_imports_the_extension(extension: str) -> None:
-    """Only pyspec/_lib.py touches the C extension."""
     users = {
         part(name) for name in MODULES if any(extension in n.split(".") for n in imported(name))
     }

@@ -22,7 +22,6 @@ STATUSES = sorted(ffi.typeof("ps_status").elements.items())
 
 
 def test_every_status_has_an_exception() -> None:
-    """The map of exceptions and the enum name the same statuses."""
     assert set(_lib._EXCEPTIONS) == {value for value, name in STATUSES if name != "PS_OK"}
 
 
@@ -39,12 +38,10 @@ def test_status_becomes_its_exception(value: int) -> None:
 
 
 def test_ok_is_silent() -> None:
-    """PS_OK raises nothing."""
     check(lib.PS_OK)
 
 
 def test_unknown_status_is_an_engine_error() -> None:
-    """A number the enum lacks is still an exception of ours."""
     with pytest.raises(errors.EngineError, match="unknown status"):
         check(99)
 
@@ -81,7 +78,6 @@ def test_layout_of_another_llama_is_refused() -> None:
 
 
 def test_missing_symbol_is_refused() -> None:
-    """A library that lacks a function stops the import, library and function named."""
     libc = ctypes.CDLL(None)
     with pytest.raises(ImportError, match=r"pyspec calls llama_decode, but .* does not have it"):
         _lib._bind(SimpleNamespace(_name=libc._name))
@@ -104,7 +100,6 @@ def test_library_without_states_lacks_nothing_else() -> None:
 
 
 def test_another_llama_cpp_is_refused() -> None:
-    """One out of the range is one sentence that names both sides."""
     message = r"pyspec 1.0 works with llama-cpp-python 0\.\d+\.\d+.*, but 0.2.1 is installed"
     with pytest.raises(ImportError, match=message):
         _lib._check_versions("1.0", "0.2.1")

@@ -50,7 +50,6 @@ def run(clone: Path, code: str) -> str:
 
 
 def test_a_script_in_the_clone_runs_its_sources(clone: Path) -> None:
-    """The package is the clone's, its models too, and the extension is found."""
     printed = run(
         clone,
         """

@@ -23,19 +23,8 @@ def card(script, monkeypatch):
 @pytest.fixture
 def asked(tiny_target, tiny_draft, tiny_companion, questions, tmp_path):
     """Words for a table of tiny models, which makes `cells.jsonl`."""
-    sizes = [
-        "--sequences=1,2",
-        "--temps=0",
-        "--tokens=12",
-        "--ctx=64",
-        "--threads=1",
-        "--gpu-layers=0",
-    ]
-    models = {
-        "good": tiny_draft,
-        "companion": tiny_companion,
-        "questions": questions("the quick", "brown fox"),
-    }
+    sizes = ["--sequences=1,2", "--temps=0", "--tokens=12", "--ctx=64", "--threads=1", "--gpu-layers=0"]  # fmt: skip
+    models = {"good": tiny_draft, "companion": tiny_companion, "questions": questions("the quick", "brown fox")}  # fmt: skip
     options = [f"--{name}={value}" for name, value in models.items()]
     return [str(tiny_target), str(tmp_path / "cells.jsonl"), *sizes, *options]
 
@@ -100,21 +89,9 @@ def test_without_results_the_page_has_empty_cells(card, tmp_path):
 def test_the_page_has_times_plain_of_the_same_batch(card, tmp_path):
     """With a companion the base is plain decoding beside that companion."""
     page = card("page")
-    base = {
-        "draft": "good",
-        "sequences": 4,
-        "temperature": 0.0,
-        "placed": "",
-        "machine": "a card",
-        "commit": "",
-    }
+    base = {"draft": "good", "sequences": 4, "temperature": 0.0, "placed": "", "machine": "a card", "commit": ""}  # fmt: skip
     base |= {"seconds": 1.0, "whole": 2.0, "decode_s": {"target": 1.9}}
-    rates = {
-        (False, "plain"): 100,
-        (False, "auto"): 150,
-        (True, "plain"): 50,
-        (True, "companion"): 60,
-    }
+    rates = {(False, "plain"): 100, (False, "auto"): 150, (True, "plain"): 50, (True, "companion"): 60}  # fmt: skip
     cells = [
         {**base, "companion": c, "contender": who, "tokens": n} for (c, who), n in rates.items()
     ]
@@ -161,12 +138,7 @@ def test_a_run_keeps_to_its_budget(tmp_path):
     (out / "bench-t0" / "results.json").touch()
 
     def lines(budget):
-        own = {
-            "BUDGET": str(budget),
-            "PYTHON": str(fake),
-            "WORK": str(tmp_path / "work"),
-            "SERVER": "none",
-        }
+        own = {"BUDGET": str(budget), "PYTHON": str(fake), "WORK": str(tmp_path / "work"), "SERVER": "none"}  # fmt: skip
         words = [BENCH / "card" / "run.sh", tmp_path / "model.gguf", out]
         done = subprocess.run(
             words, env=os.environ | own, capture_output=True, text=True, check=True

@@ -36,14 +36,7 @@ def test_variants_are_judged_and_the_page_is_written(measuring, tmp_path):
 
 def test_seeds_are_joined_by_question_where_tokens_are_drawn(measuring, tmp_path):
     """Strict says what plain says with each seed; the page says how tokens were drawn, and compares the seeds."""
-    wanted = [
-        "--temp",
-        "0.8",
-        "--repeat",
-        "3",
-        "--variants",
-        "strict+fixed:2,plain,margin+random@1",
-    ]
+    wanted = ["--temp", "0.8", "--repeat", "3", "--variants", "strict+fixed:2,plain,margin+random@1"]  # fmt: skip
     done = run(*measuring, *wanted)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "out" / "README.md").read_text()

@@ -47,14 +47,7 @@ def test_a_p95_is_no_longer_than_the_longest(script):
 def test_conversations_come_back(script, tiny_ascii, questions, tmp_path, capsys):
     """Two over one slot: how long their second turns waited."""
     asked = questions("abc" * 9, "hello" * 9)
-    numbers = [
-        "--conversations=2",
-        "--slots=1",
-        "--tokens=3",
-        "--least=9",
-        "--ctx=512",
-        "--threads=1",
-    ]
+    numbers = ["--conversations=2", "--slots=1", "--tokens=3", "--least=9", "--ctx=512", "--threads=1"]  # fmt: skip
     words = [str(tiny_ascii), str(asked), *numbers, "--contenders", "pyspec", "--out"]
     script("returning").main([*words, str(tmp_path / "out")])
     cells = capsys.readouterr().out.splitlines()[2].strip("| ").split(" | ")

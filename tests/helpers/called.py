@@ -10,19 +10,14 @@ FUNCTIONS: dict[str, Any] = {
     "weather": {
         "type": "object",
         "properties": {
-            "city": {"type": "string"},
-            "days": {"type": "integer"},
-            "hourly": {"type": "boolean"},
+            "city": {"type": "string"}, "days": {"type": "integer"}, "hourly": {"type": "boolean"},
             "options": {"type": "object"},
         },
         "required": ["city"],
     },
     "now": {"type": "object", "properties": {}},
-    "write_file": {
-        "type": "object",
-        "properties": {"path": {"type": "string"}, "text": {"type": "string"}},
-    },
-}
+    "write_file": {"type": "object", "properties": {"path": {"type": "string"}, "text": {"type": "string"}}},
+}  # fmt: skip
 
 PARIS = ("weather", {"city": "Paris"})
 ROME = ("weather", {"city": "Rome", "days": 3})

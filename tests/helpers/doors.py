@@ -102,9 +102,8 @@ class Doors:
             options["logit_bias"] = {int(token): value for token, value in bias.items()}
         (found,) = self._many.run([Record(id="a", messages=ASKED, **options)])
         assert found.error is None, found.error
-        return Reply(
-            found.text, found.finish_reason, found.usage.completion_tokens, found.speculation
-        )
+        usage = found.usage.completion_tokens
+        return Reply(found.text, found.finish_reason, usage, found.speculation)
 
     def _chat(self, options: dict[str, Any]) -> Reply:
         names = {"temperature": "temp", "sampling": "noise"}
@@ -112,26 +111,17 @@ class Doors:
         chat, _ = talk(self._model, ChatSettings(**settings))
         chat.send(QUESTION)
         (exchange,) = chat.conversation.exchanges
-        answer = exchange.answer
-        return Reply(
-            answer.text, answer.finish_reason, answer.usage.completion_tokens, answer.speculation
-        )
+        found = exchange.answer
+        usage = found.usage.completion_tokens
+        return Reply(found.text, found.finish_reason, usage, found.speculation)
 
     def _generate(self, options: dict[str, Any]) -> Reply:
         words = [
             "-m",
             self._path,
-            "--trust-model",
-            "-t",
-            1,
             "-c",
             N_CTX,
-            "-fa",
-            "off",
-            "-ctk",
-            "f32",
-            "-ctv",
-            "f32",
+            *["--trust-model", "-t", "1", "-fa", "off", "-ctk", "f32", "-ctv", "f32"],
         ]
         short = {"temperature": "temp", "dry_sequence_breakers": "dry-sequence-breaker"}
         for name, value in options.items():
@@ -140,20 +130,12 @@ class Doors:
         done = run("generate", QUESTION, "--draft", "lookup", "--json", *words)
         assert not done.returncode, done.stderr
         told = json.loads(done.stdout)
-        return Reply(
-            told["text"],
-            told["finish_reason"],
-            told["usage"]["completion_tokens"],
-            told["speculation"],
-        )
+        usage = told["usage"]["completion_tokens"]
+        return Reply(told["text"], told["finish_reason"], usage, told["speculation"])
 
 
 def _reply(told: dict[str, Any]) -> Reply:
     """Of OpenAI's form."""
     (choice,) = told["choices"]
-    return Reply(
-        choice["message"]["content"],
-        choice["finish_reason"],
-        told["usage"]["completion_tokens"],
-        told["speculation"],
-    )
+    text, usage = choice["message"]["content"], told["usage"]["completion_tokens"]
+    return Reply(text, choice["finish_reason"], usage, told["speculation"])

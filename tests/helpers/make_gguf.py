@@ -129,21 +129,14 @@ def tiny_llama(layers: int = 1, width: int = 32) -> Gguf:
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)] + ["a", "b", "c", "d"]
     kinds = [2, 3, 3] + [6] * 256 + [1] * 4
     kv: dict[str, tuple[int, Any]] = {
-        "general.architecture": (STR, "llama"),
-        "llama.block_count": (U32, layers),
-        "llama.context_length": (U32, 256),
-        "llama.embedding_length": (U32, width),
-        "llama.feed_forward_length": (U32, width),
-        "llama.attention.head_count": (U32, 2),
-        "llama.attention.head_count_kv": (U32, 2),
-        "llama.attention.layer_norm_rms_epsilon": (F32, 1e-5),
-        "tokenizer.ggml.model": (STR, "llama"),
-        "tokenizer.ggml.tokens": (ARR, (STR, tokens)),
-        "tokenizer.ggml.scores": (ARR, (F32, [0.0] * len(tokens))),
-        "tokenizer.ggml.token_type": (ARR, (I32, kinds)),
-        "tokenizer.ggml.bos_token_id": (U32, 1),
-        "tokenizer.ggml.eos_token_id": (U32, 2),
-    }
+        "general.architecture": (STR, "llama"), "llama.block_count": (U32, layers),
+        "llama.context_length": (U32, 256), "llama.embedding_length": (U32, width),
+        "llama.feed_forward_length": (U32, width), "llama.attention.head_count": (U32, 2),
+        "llama.attention.head_count_kv": (U32, 2), "llama.attention.layer_norm_rms_epsilon": (F32, 1e-5),
+        "tokenizer.ggml.model": (STR, "llama"), "tokenizer.ggml.tokens": (ARR, (STR, tokens)),
+        "tokenizer.ggml.scores": (ARR, (F32, [0.0] * len(tokens))), "tokenizer.ggml.token_type": (ARR, (I32, kinds)),
+        "tokenizer.ggml.bos_token_id": (U32, 1), "tokenizer.ggml.eos_token_id": (U32, 2),
+    }  # fmt: skip
     square = (width, width)
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (width, len(tokens)),

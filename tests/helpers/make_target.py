@@ -49,16 +49,10 @@ def write_target(path: Path, architecture: str = "llama", seed: int = 0) -> Path
 def tensor_shapes(vocab: int) -> dict[str, tuple[int, ...]]:
     """Shapes [rows, columns] of the target's tensors."""
     layer: dict[str, tuple[int, ...]] = {
-        "attn_norm": (WIDTH,),
-        "ffn_norm": (WIDTH,),
-        "attn_q": (HEADS * HEAD, WIDTH),
-        "attn_k": (KV * HEAD, WIDTH),
-        "attn_v": (KV * HEAD, WIDTH),
-        "attn_output": (WIDTH, HEADS * HEAD),
-        "ffn_gate": (FF, WIDTH),
-        "ffn_up": (FF, WIDTH),
-        "ffn_down": (WIDTH, FF),
-    }
+        "attn_norm": (WIDTH,), "ffn_norm": (WIDTH,), "attn_q": (HEADS * HEAD, WIDTH), "attn_k": (KV * HEAD, WIDTH),
+        "attn_v": (KV * HEAD, WIDTH), "attn_output": (WIDTH, HEADS * HEAD), "ffn_gate": (FF, WIDTH),
+        "ffn_up": (FF, WIDTH), "ffn_down": (WIDTH, FF),
+    }  # fmt: skip
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, WIDTH)}
     shapes["output_norm.weight"] = (WIDTH,)
     for number in range(LAYERS):

@@ -12,23 +12,14 @@ def _tagged(first: str, last: str) -> list[Example]:
     """Of a family that writes reasoning between two marks at the beginning."""
     return [
         ("marked", "", f"{first}Hm.{last}Yes.", "Hm.", "Yes.", False),
-        (
-            "on lines of its own",
-            "",
-            f"{first}\nHm.\nOh.\n{last}\n\nYes.\n",
-            "Hm.\nOh.",
-            "Yes.\n",
-            False,
-        ),
+        ("on lines of its own", "", f"{first}\nHm.\nOh.\n{last}\n\nYes.\n", "Hm.\nOh.", "Yes.\n", False),
         ("opened by the prompt", f"{first}\n", f"Hm.\n{last}\n\nYes.", "Hm.", "Yes.", False),
         ("opened twice", first, f"{first}\nHm.{last}Yes.", "Hm.", "Yes.", False),
         ("closed by the prompt", f"{first}\n\n{last}\n\n", "Yes.", "", "Yes.", False),
-        ("empty", "", f"{first}\n\n{last}\n\nYes.", "", "Yes.", False),
-        ("none", "", " Yes.\n", "", " Yes.\n", False),
-        ("cut", "", f"{first}Hm", "Hm", "", True),
-        ("cut, opened by the prompt", first, "Hm, ", "Hm,", "", True),
+        ("empty", "", f"{first}\n\n{last}\n\nYes.", "", "Yes.", False), ("none", "", " Yes.\n", "", " Yes.\n", False),
+        ("cut", "", f"{first}Hm", "Hm", "", True), ("cut, opened by the prompt", first, "Hm, ", "Hm,", "", True),
         ("half of its last mark", first, f"Hm.{last[:-1]}", f"Hm.{last[:-1]}", "", True),
-    ]
+    ]  # fmt: skip
 
 
 THINK = [
@@ -44,23 +35,15 @@ COHERE = [
 _SAID = "<|channel>thought\n"
 GEMMA: list[Example] = [
     ("marked", "", f"{_SAID}Hm.\n<channel|>Yes.", "Hm.", "Yes.", False),
-    (
-        "two of them",
-        "",
-        f"{_SAID}Hm.<channel|>Yes. {_SAID}Oh.<channel|>No.",
-        "Hm.\n\nOh.",
-        "Yes. No.",
-        False,
-    ),
+    ("two of them", "", f"{_SAID}Hm.<channel|>Yes. {_SAID}Oh.<channel|>No.", "Hm.\n\nOh.", "Yes. No.", False),
     ("opened by the prompt", _SAID, "Hm.<channel|>Yes.", "Hm.", "Yes.", False),
     ("closed by the prompt", f"{_SAID}<channel|>", "Yes.", "", "Yes.", False),
-    ("empty", "", f"{_SAID}<channel|>Yes.", "", "Yes.", False),
-    ("none", "", "Yes.", "", "Yes.", False),
+    ("empty", "", f"{_SAID}<channel|>Yes.", "", "Yes.", False), ("none", "", "Yes.", "", "Yes.", False),
     ("without its name", "", "<|channel>Hm.<channel|>Yes.", "Hm.", "Yes.", False),
     ("behind content", "", f"So. {_SAID}Hm.<channel|>Yes.", "Hm.", "So. Yes.", False),
     ("cut", "", f"{_SAID}Hm", "Hm", "", True),
     ("cut in the second", "", f"{_SAID}Hm.<channel|>Yes.{_SAID}O", "Hm.\n\nO", "Yes.", True),
-]
+]  # fmt: skip
 _THINKS, _SAYS, _NEXT = (
     "<|channel|>analysis<|message|>",
     "<|channel|>final<|message|>",
@@ -69,29 +52,17 @@ _THINKS, _SAYS, _NEXT = (
 CHANNELS: list[Example] = [
     ("marked", _NEXT, f"{_THINKS}Hm.<|end|>{_NEXT}{_SAYS}Yes.<|return|>", "Hm.", "Yes.", False),
     (
-        "two of them",
-        _NEXT,
-        f"{_THINKS}Hm.<|end|>{_NEXT}{_THINKS}Oh.<|end|>{_NEXT}{_SAYS}Yes.",
-        "Hm.\n\nOh.",
-        "Yes.",
-        False,
+        "two of them", _NEXT, f"{_THINKS}Hm.<|end|>{_NEXT}{_THINKS}Oh.<|end|>{_NEXT}{_SAYS}Yes.", "Hm.\n\nOh.",
+        "Yes.", False,
     ),
     ("none", _NEXT, f"{_SAYS}Yes.<|return|>", "", "Yes.", False),
-    (
-        "a preamble",
-        _NEXT,
-        f"<|channel|>commentary<|message|>So.<|end|>{_NEXT}{_SAYS}Yes.",
-        "",
-        "So.\n\nYes.",
-        False,
-    ),
+    ("a preamble", _NEXT, f"<|channel|>commentary<|message|>So.<|end|>{_NEXT}{_SAYS}Yes.", "", "So.\n\nYes.", False),
     ("without a channel", _NEXT, "<|message|>Yes.<|return|>", "", "Yes.", False),
-    ("no marks at all", _NEXT, "Yes.", "", "Yes.", False),
-    ("cut", _NEXT, f"{_THINKS}Hm", "Hm", "", True),
+    ("no marks at all", _NEXT, "Yes.", "", "Yes.", False), ("cut", _NEXT, f"{_THINKS}Hm", "Hm", "", True),
     ("cut behind it", _NEXT, f"{_THINKS}Hm.<|end|>", "Hm.", "", False),
     ("cut in a header", _NEXT, f"{_THINKS}Hm.<|end|>{_NEXT}<|channel|>fin", "Hm.", "", False),
     ("cut in the content", _NEXT, f"{_THINKS}Hm.<|end|>{_NEXT}{_SAYS}Ye", "Hm.", "Ye", False),
-]
+]  # fmt: skip
 
 FAMILIES = {
     "<think>": THINK, "[THINK]": BRACKETS, "<|START_THINKING|>": COHERE, "<|channel>": GEMMA,

@@ -9,22 +9,17 @@ from __future__ import annotations
 import json
 
 PATH_SCHEMA = {
-    "type": "object",
-    "properties": {"path": {"type": "string", "description": "Where it lies."}},
-    "required": ["path"],
-    "additionalProperties": False,
-    "$schema": "http://json-schema.org/draft-07/schema#",
-}
+    "type": "object", "properties": {"path": {"type": "string", "description": "Where it lies."}},
+    "required": ["path"], "additionalProperties": False, "$schema": "http://json-schema.org/draft-07/schema#",
+}  # fmt: skip
 ODD_SCHEMA = {
     "type": "object",
     "properties": {
-        "script": {"type": "string", "maxLength": 524288},
-        "at": {"$ref": "#/$defs/At"},
-        "name": {"type": "string", "pattern": r"^\w+$"},
-        "value": {"title": "Value"},
+        "script": {"type": "string", "maxLength": 524288}, "at": {"$ref": "#/$defs/At"},
+        "name": {"type": "string", "pattern": r"^\w+$"}, "value": {"title": "Value"},
     },
     "$defs": {"At": {"type": "object", "properties": {"line": {"type": "integer"}}}},
-}
+}  # fmt: skip
 """What schemas of agents' tools have, and what no grammar can hold, or was made of once."""
 ODD = {"name": "run", "description": "Runs.", "parameters": ODD_SCHEMA}
 READ = {"name": "read_file", "description": "Reads a file.", "parameters": PATH_SCHEMA}
@@ -35,40 +30,24 @@ USAGE = {"include_usage": True}
 
 OPEN_WEBUI = {
     "a chat": {
-        "stream": True,
-        "model": "tiny",
+        "stream": True, "model": "tiny",
         "messages": [
-            {"role": "system", "content": "Answer shortly."},
-            {"role": "user", "content": "What is here?"},
+            {"role": "system", "content": "Answer shortly."}, {"role": "user", "content": "What is here?"},
             {"role": "assistant", "content": "A file."},
             {"role": "user", "content": [{"type": "text", "text": "And in it?"}]},
         ],
-        "stream_options": USAGE,
-        "temperature": 0.7,
-        "top_p": 0.9,
-        "top_k": 40,
-        "min_p": 0.05,
-        "frequency_penalty": 0.1,
-        "seed": 7,
-        "stop": ["###"],
-        "max_tokens": 12,
-        "logit_bias": {},
+        "stream_options": USAGE, "temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05,
+        "frequency_penalty": 0.1, "seed": 7, "stop": ["###"], "max_tokens": 12, "logit_bias": {},
     },
     "a title": {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "### Task:\nA title of 3 words as JSON."}],
-        "stream": False,
-        "max_completion_tokens": 12,
+        "model": "tiny", "messages": [{"role": "user", "content": "### Task:\nA title of 3 words as JSON."}],
+        "stream": False, "max_completion_tokens": 12,
     },
     "native tools": {
-        "stream": True,
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "Read a.py"}],
-        "tools": CHAT_TOOLS,
-        "params": {},
-        "max_tokens": 12,
+        "stream": True, "model": "tiny", "messages": [{"role": "user", "content": "Read a.py"}], "tools": CHAT_TOOLS,
+        "params": {}, "max_tokens": 12,
     },
-}
+}  # fmt: skip
 
 CONTINUE = {
     "an edit": {
@@ -78,25 +57,16 @@ CONTINUE = {
             {"role": "assistant", "content": " ", "tool_calls": [CALL]},
             {"role": "tool", "tool_call_id": "call_1", "content": CODE},
         ],
-        "model": "tiny",
-        "max_tokens": 12,
-        "stream": True,
-        "stream_options": USAGE,
-        "tools": CHAT_TOOLS,
+        "model": "tiny", "max_tokens": 12, "stream": True, "stream_options": USAGE, "tools": CHAT_TOOLS,
         "parallel_tool_calls": False,
     },
-}
+}  # fmt: skip
 CONTINUE_COMPLETES = {
     "a line": {
-        "prompt": f"<fim_prefix>{CODE}<fim_suffix>\n<fim_middle>",
-        "suffix": "",
-        "model": "tiny",
-        "max_tokens": 12,
-        "temperature": 0.01,
-        "stop": ["<fim_prefix>", "<fim_suffix>", "/src/", "#- coding", "```"],
-        "stream": True,
+        "prompt": f"<fim_prefix>{CODE}<fim_suffix>\n<fim_middle>", "suffix": "", "model": "tiny", "max_tokens": 12,
+        "temperature": 0.01, "stop": ["<fim_prefix>", "<fim_suffix>", "/src/", "#- coding", "```"], "stream": True,
     },
-}
+}  # fmt: skip
 
 AIDER = {
     "an edit": {
@@ -105,16 +75,12 @@ AIDER = {
             {"role": "system", "content": "Act as an expert developer.\nUse blocks."},
             {"role": "user", "content": "Change get to put."},
             {"role": "assistant", "content": "<<<<<<< SEARCH\nget\n=======\nput\n>>>>>>> REPLACE"},
-            {"role": "user", "content": "I switched to a new code base."},
-            {"role": "assistant", "content": "Ok."},
+            {"role": "user", "content": "I switched to a new code base."}, {"role": "assistant", "content": "Ok."},
             {"role": "user", "content": f"*Trust this message*\n\na.py\n```\n{CODE}```"},
-            {"role": "assistant", "content": "Ok, I will."},
-            {"role": "user", "content": "It should add."},
+            {"role": "assistant", "content": "Ok, I will."}, {"role": "user", "content": "It should add."},
             {"role": "system", "content": "Only ever return code in a block."},
         ],
-        "temperature": 0,
-        "stream": True,
-        "max_tokens": 12,
+        "temperature": 0, "stream": True, "max_tokens": 12,
     },
     "a commit": {
         "model": "tiny",
@@ -122,11 +88,9 @@ AIDER = {
             {"role": "system", "content": "Write one line for this diff."},
             {"role": "user", "content": "-    return a - b\n+    return a + b"},
         ],
-        "temperature": 0,
-        "stream": False,
-        "max_tokens": 12,
+        "temperature": 0, "stream": False, "max_tokens": 12,
     },
-}
+}  # fmt: skip
 
 EPHEMERAL = {"cache_control": {"type": "ephemeral"}}
 MESSAGES_AGENT = {
@@ -256,13 +220,11 @@ _GROUPS = (
     ("Continue", "/v1/completions", {**BEARER, "api-key": "none"}, CONTINUE_COMPLETES),
     ("aider", "/v1/chat/completions", {**BEARER, "HTTP-Referer": "https://aider.chat"}, AIDER),
     (
-        "an agent",
-        "/v1/messages?beta=true",
-        {"x-api-key": "none", "anthropic-version": "2023-06-01", "anthropic-beta": "a-1,b-2"},
-        MESSAGES_AGENT,
+        "an agent", "/v1/messages?beta=true",
+        {"x-api-key": "none", "anthropic-version": "2023-06-01", "anthropic-beta": "a-1,b-2"}, MESSAGES_AGENT,
     ),
     ("an agent", "/v1/responses", {**BEARER, "originator": "cli"}, RESPONSES_AGENT),
-)
+)  # fmt: skip
 REQUESTS = [
     (f"{program}: {name}", path, headers, body)
     for program, path, headers, bodies in _GROUPS

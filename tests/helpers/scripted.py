@@ -23,11 +23,9 @@ THINKS = (
 
 
 DIGIT = {
-    "type": "object",
-    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
-    "required": ["n"],
+    "type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"],
     "additionalProperties": False,
-}
+}  # fmt: skip
 """The schema of a tool's arguments."""
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>'

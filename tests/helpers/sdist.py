@@ -69,12 +69,7 @@ def _download(work: Path, wanted: str) -> Path:
     package = wanted.partition("==")[0]
     command = [
         sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--no-binary",
+        *["-m", "pip", "download", "-q", "--no-deps", "--no-binary"],
         package,
         "-d",
     ]

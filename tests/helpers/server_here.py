@@ -78,13 +78,7 @@ def opening(tiny_ascii):
         options = {"settings": settings, **defaults, **threads, **options}
         batch = Batch(str(path or tiny_ascii), interactive=True, **options)
         serving = ServerSettings(
-            "tiny",
-            api_key=key,
-            queue=queue,
-            max_body=max_body,
-            hosts=hosts,
-            log=log,
-            ping=ping,
+            "tiny", api_key=key, queue=queue, max_body=max_body, hosts=hosts, log=log, ping=ping
         )
         running.append(Running(batch, serving, send_buffer, others, embedders))
         return running[-1]

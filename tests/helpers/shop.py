@@ -57,13 +57,9 @@ class Shop:
     def add(self, name: str, raw: bytes, source: str, **fields: object) -> None:
         """Adds a model of these bytes; fields are TOML values of the entry."""
         entry: dict[str, object] = {
-            "name": name,
-            "role": "target",
-            "file": f"{name}.gguf",
-            "size": len(raw),
-            "sha256": sha(raw),
+            "name": name, "role": "target", "file": f"{name}.gguf", "size": len(raw), "sha256": sha(raw),
             "licence": "MIT",
-        }
+        }  # fmt: skip
         entry |= fields
         lines = [f"{key} = {json.dumps(item)}" for key, item in entry.items()]
         self.text += "\n[[model]]\n" + "\n".join(lines) + f"\nsource = {source}\n"

@@ -75,110 +75,106 @@ def _ends(weights: Weights, n_vocab: int, scale: float) -> Iterator[tuple[str, n
     yield "output_norm.weight", np.ones(N_EMBD, np.float32)
 
 
-def _attention(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
-    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-        yield f"{prefix}.{name}.weight", weights.matrix(N_EMBD, N_EMBD)
-    yield f"{prefix}.ffn_gate.weight", weights.matrix(N_FF, N_EMBD)
-    yield f"{prefix}.ffn_up.weight", weights.matrix(N_FF, N_EMBD)
-    yield f"{prefix}.ffn_down.weight", weights.matrix(N_EMBD, N_FF)
-    yield f"{prefix}.attn_norm.weight", np.ones(N_EMBD, np.float32)
-    yield f"{prefix}.ffn_norm.weight", np.ones(N_EMBD, np.float32)
+SQUARE, TALL, FLAT = (N_EMBD, N_EMBD), (N_FF, N_EMBD), (N_EMBD, N_FF)
+Tensors = Iterator[tuple[str, np.ndarray]]
 
 
-def _mixture(weights: Weights, prefix: str, n_experts: int) -> Iterator[tuple[str, np.ndarray]]:
+def _matrices(weights: Weights, prefix: str, **shapes: tuple[int, ...]) -> Tensors:
+    for name, shape in shapes.items():
+        yield f"{prefix}.{name}.weight", weights.matrix(*shape)
+
+
+def _ones(prefix: str, names: str, size: int = N_EMBD) -> Tensors:
+    for name in names.split():
+        yield f"{prefix}.{name}.weight", np.ones(size, np.float32)
+
+
+def _attention(weights: Weights, prefix: str) -> Tensors:
+    yield from _matrices(
+        weights, prefix, attn_q=SQUARE, attn_k=SQUARE, attn_v=SQUARE, attn_output=SQUARE,
+        ffn_gate=TALL, ffn_up=TALL, ffn_down=FLAT,
+    )  # fmt: skip
+    yield from _ones(prefix, "attn_norm ffn_norm")
+
+
+def _mixture(weights: Weights, prefix: str, n_experts: int) -> Tensors:
     for name, tensor in _attention(weights, prefix):
         if ".ffn_" not in name or "norm" in name:
             yield name, tensor
-    yield f"{prefix}.ffn_gate_inp.weight", weights.matrix(n_experts, N_EMBD)
-    for name, shape in (("gate", (N_FF, N_EMBD)), ("up", (N_FF, N_EMBD)), ("down", (N_EMBD, N_FF))):
-        yield f"{prefix}.ffn_{name}_exps.weight", weights.matrix(n_experts, *shape)
+    experts = {f"ffn_{n}_exps": (n_experts, *s) for n, s in (("gate", TALL), ("up", TALL), ("down", FLAT))}  # fmt: skip
+    yield from _matrices(weights, prefix, ffn_gate_inp=(n_experts, N_EMBD), **experts)
 
 
-def _mamba(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+def _mamba(weights: Weights, prefix: str) -> Tensors:
     inner, state, rank = 2 * N_EMBD, 8, 4
-    yield f"{prefix}.attn_norm.weight", np.ones(N_EMBD, np.float32)
-    yield f"{prefix}.ssm_in.weight", weights.matrix(2 * inner, N_EMBD)
-    yield f"{prefix}.ssm_conv1d.weight", weights.matrix(inner, 4)
+    yield from _ones(prefix, "attn_norm")
+    yield from _matrices(weights, prefix, ssm_in=(2 * inner, N_EMBD), ssm_conv1d=(inner, 4))
     yield f"{prefix}.ssm_conv1d.bias", np.zeros(inner, np.float32)
-    yield f"{prefix}.ssm_x.weight", weights.matrix(rank + 2 * state, inner)
-    yield f"{prefix}.ssm_dt.weight", weights.matrix(inner, rank)
+    yield from _matrices(weights, prefix, ssm_x=(rank + 2 * state, inner), ssm_dt=(inner, rank))
     yield f"{prefix}.ssm_dt.bias", np.zeros(inner, np.float32)
     yield f"{prefix}.ssm_a", -np.tile(np.arange(1, state + 1, dtype=np.float32), (inner, 1))
     yield f"{prefix}.ssm_d", np.ones(inner, np.float32)
-    yield f"{prefix}.ssm_out.weight", weights.matrix(N_EMBD, inner)
+    yield from _matrices(weights, prefix, ssm_out=(N_EMBD, inner))
 
 
-def _sliding(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+def _sliding(weights: Weights, prefix: str) -> Tensors:
     yield from _attention(weights, prefix)
-    for name in ("attn_q_norm", "attn_k_norm"):
-        yield f"{prefix}.{name}.weight", np.ones(N_EMBD // N_HEAD, np.float32)
-    for name in ("post_attention_norm", "post_ffw_norm"):
-        yield f"{prefix}.{name}.weight", np.ones(N_EMBD, np.float32)
+    yield from _ones(prefix, "attn_q_norm attn_k_norm", N_EMBD // N_HEAD)
+    yield from _ones(prefix, "post_attention_norm post_ffw_norm")
 
 
-def _short_convolution(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+def _short_convolution(weights: Weights, prefix: str) -> Tensors:
     """LFM2: every other layer is a convolution over three tokens; its state is all that it remembers."""
     convolution = int(prefix.removeprefix("blk.")) % 2 == 0
     for name, tensor in _attention(weights, prefix):
         if not (convolution and "attn_" in name and "norm" not in name):
             yield name, tensor
     if convolution:
-        yield f"{prefix}.shortconv.conv.weight", weights.matrix(N_EMBD, 3)
-        yield f"{prefix}.shortconv.in_proj.weight", weights.matrix(3 * N_EMBD, N_EMBD)
-        yield f"{prefix}.shortconv.out_proj.weight", weights.matrix(N_EMBD, N_EMBD)
-        return
-    for name in ("attn_q_norm", "attn_k_norm"):
-        yield f"{prefix}.{name}.weight", np.ones(N_EMBD // N_HEAD, np.float32)
+        shapes = {"conv": (N_EMBD, 3), "in_proj": (3 * N_EMBD, N_EMBD), "out_proj": SQUARE}
+        yield from _matrices(weights, f"{prefix}.shortconv", **shapes)
+    else:
+        yield from _ones(prefix, "attn_q_norm attn_k_norm", N_EMBD // N_HEAD)
 
 
-def _gated_attention(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
-    yield f"{prefix}.attn_q.weight", weights.matrix(2 * N_EMBD, N_EMBD)
-    for name in ("attn_k", "attn_v", "attn_output"):
-        yield f"{prefix}.{name}.weight", weights.matrix(N_EMBD, N_EMBD)
-    for name in ("attn_q_norm", "attn_k_norm"):
-        yield f"{prefix}.{name}.weight", np.ones(N_EMBD // N_HEAD, np.float32)
+def _gated_attention(weights: Weights, prefix: str) -> Tensors:
+    yield from _matrices(
+        weights, prefix, attn_q=(2 * N_EMBD, N_EMBD), attn_k=SQUARE, attn_v=SQUARE, attn_output=SQUARE
+    )  # fmt: skip
+    yield from _ones(prefix, "attn_q_norm attn_k_norm", N_EMBD // N_HEAD)
 
 
-def _delta_net(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
-    yield f"{prefix}.attn_qkv.weight", weights.matrix(3 * N_EMBD, N_EMBD)
-    yield f"{prefix}.attn_gate.weight", weights.matrix(N_EMBD, N_EMBD)
-    yield f"{prefix}.ssm_conv1d.weight", weights.matrix(3 * N_EMBD, 4)
+def _delta_net(weights: Weights, prefix: str) -> Tensors:
+    wide, narrow = (3 * N_EMBD, N_EMBD), (N_HEAD, N_EMBD)
+    yield from _matrices(
+        weights, prefix, attn_qkv=wide, attn_gate=SQUARE, ssm_conv1d=(3 * N_EMBD, 4)
+    )
     yield f"{prefix}.ssm_dt.bias", np.zeros(N_HEAD, np.float32)
     yield f"{prefix}.ssm_a", -np.ones(N_HEAD, np.float32)
-    for name in ("ssm_beta", "ssm_alpha"):
-        yield f"{prefix}.{name}.weight", weights.matrix(N_HEAD, N_EMBD)
-    yield f"{prefix}.ssm_norm.weight", np.ones(N_EMBD // N_HEAD, np.float32)
-    yield f"{prefix}.ssm_out.weight", weights.matrix(N_EMBD, N_EMBD)
+    yield from _matrices(weights, prefix, ssm_beta=narrow, ssm_alpha=narrow)
+    yield from _ones(prefix, "ssm_norm", N_EMBD // N_HEAD)
+    yield from _matrices(weights, prefix, ssm_out=SQUARE)
 
 
-def _hybrid(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+def _hybrid(weights: Weights, prefix: str) -> Tensors:
     """Qwen3.5: every other layer is a delta net."""
     delta = int(prefix.removeprefix("blk.")) % 2 == 0
     yield from (_delta_net if delta else _gated_attention)(weights, prefix)
-    for name in ("attn_norm", "post_attention_norm"):
-        yield f"{prefix}.{name}.weight", np.ones(N_EMBD, np.float32)
-    yield f"{prefix}.ffn_gate.weight", weights.matrix(N_FF, N_EMBD)
-    yield f"{prefix}.ffn_up.weight", weights.matrix(N_FF, N_EMBD)
-    yield f"{prefix}.ffn_down.weight", weights.matrix(N_EMBD, N_FF)
+    yield from _ones(prefix, "attn_norm post_attention_norm")
+    yield from _matrices(weights, prefix, ffn_gate=TALL, ffn_up=TALL, ffn_down=FLAT)
 
 
-def _next_token_head(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+def _next_token_head(weights: Weights, prefix: str) -> Tensors:
     """Qwen3.5's: a layer of attention over a token and the state before it."""
     for name, tensor in _hybrid(weights, "blk.1"):
         yield name.replace("blk.1", prefix), tensor
-    yield f"{prefix}.nextn.eh_proj.weight", weights.matrix(N_EMBD, 2 * N_EMBD)
-    for name in ("enorm", "hnorm", "shared_head_norm"):
-        yield f"{prefix}.nextn.{name}.weight", np.ones(N_EMBD, np.float32)
+    yield from _matrices(weights, f"{prefix}.nextn", eh_proj=(N_EMBD, 2 * N_EMBD))
+    yield from _ones(f"{prefix}.nextn", "enorm hnorm shared_head_norm")
 
 
 _BLOCKS = {
-    "llama": _attention,
-    "mixture": _attention,
-    "mamba": _mamba,
-    "gemma3": _sliding,
-    "lfm2": _short_convolution,
+    "llama": _attention, "mixture": _attention, "mamba": _mamba, "gemma3": _sliding, "lfm2": _short_convolution,
     "qwen35": _hybrid,
-}
+}  # fmt: skip
 
 
 def _facts(writer: gguf.GGUFWriter, arch: str, n_layer: int, window: int, n_experts: int) -> None:
@@ -359,12 +355,6 @@ def write_tokens(path: Path, tokens: list[str]) -> Path:
 
 def write_vocabulary(path: Path, template: str | None, marks: Sequence[str], **how: Any) -> Path:
     """Write a file of a vocabulary alone, to be loaded with vocab_only; see `add_chat_vocabulary`."""
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(1 << 20)
-    writer.add_embedding_length(N_EMBD)
-    writer.add_block_count(0)
-    writer.add_feed_forward_length(N_FF)
-    writer.add_head_count(N_HEAD)
-    writer.add_layer_norm_rms_eps(1e-5)
+    writer = begun(path, "llama", 0, n_ctx=1 << 20)
     add_chat_vocabulary(writer, template, marks, **how)
     return written(writer, path)

@@ -169,10 +169,9 @@ def _newest(arch: str, width: int, layers: int) -> dict[str, tuple[int, Any]]:
     found: dict[str, tuple[int, Any]] = {}
     owners = (ARR, (U32, [1 - i % 2 for i in range(layers)]))
     streams = {
-        "hyper_connection.count": (U32, 4),
-        "hyper_connection.sinkhorn_iterations": (U32, 2),
+        "hyper_connection.count": (U32, 4), "hyper_connection.sinkhorn_iterations": (U32, 2),
         "hyper_connection.epsilon": (F32, 1e-6),
-    }
+    }  # fmt: skip
     scaled = {
         "swiglu_clamp_exp": (F32, 10.0),
         "expert_weights_scale": (F32, 1.0),

@@ -45,13 +45,10 @@ def write(
     ends = {
         "token_embd.weight": (embeddings, (tiny.N_VOCAB, width), np.sqrt(width)),
         "output.weight": (head, (n_draft, width), tiny.LOGIT_SCALE),
-        "markov_w1.weight": (markov, (tiny.N_VOCAB, RANK), 3),
-        "markov_w2.weight": (markov, (n_draft, RANK), 3),
-        "conf_proj.weight": (confidence, (1, width + RANK), 2),
-        "conf_proj.bias": (confidence, (1,), 0.3),
-        "selector_hidden.weight": (selector, (4, width), 1),
-        "fc.weight": (True, (width, len(layers) * width), 1),
-    }
+        "markov_w1.weight": (markov, (tiny.N_VOCAB, RANK), 3), "markov_w2.weight": (markov, (n_draft, RANK), 3),
+        "conf_proj.weight": (confidence, (1, width + RANK), 2), "conf_proj.bias": (confidence, (1,), 0.3),
+        "selector_hidden.weight": (selector, (4, width), 1), "fc.weight": (True, (width, len(layers) * width), 1),
+    }  # fmt: skip
     for name, (wanted, shape, scale) in ends.items():
         tensor = weights.matrix(*shape, scale=scale)
         if name == "output.weight" and d2t is None:

@@ -51,10 +51,9 @@ def bert(positions: int) -> Gguf:
     made.kv["bert.pooling_type"] = (U32, 1)
     made.kv["tokenizer.ggml.token_type_count"] = (U32, 2)
     shapes = {
-        "token_embd.weight": (WIDTH, n_vocab),
-        "position_embd.weight": (WIDTH, positions),
+        "token_embd.weight": (WIDTH, n_vocab), "position_embd.weight": (WIDTH, positions),
         "token_types.weight": (WIDTH, 2),
-    }
+    }  # fmt: skip
     for name in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
         shapes |= _both(name, VECTOR)
     for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down"):

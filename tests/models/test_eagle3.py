@@ -208,17 +208,7 @@ def test_resume_gives_the_same(tiny_target, recording, tmp_path):
 
 def test_training_lowers_the_loss(tiny_target, recording, tmp_path):
     sizes = [part for k, v in SIZES.items() for part in (f"--{k.replace('_', '-')}", str(v))]
-    more = [
-        "--eagle3",
-        "--draft-vocab",
-        "64",
-        "--steps",
-        "40",
-        "--rate",
-        "0.005",
-        "--tokens",
-        "128",
-    ]
+    more = ["--eagle3", "--draft-vocab", "64", "--steps", "40", "--rate", "0.005", "--tokens", "128"]  # fmt: skip
     paths = ["--target", str(tiny_target), "--data", str(recording), "--out", str(tmp_path)]
     result = CliRunner().invoke(train.main, [*paths, *sizes, *more, "--threads", "1"])
     assert result.exit_code == 0, result.output

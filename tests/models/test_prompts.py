@@ -61,7 +61,7 @@ def test_kinds_that_came_later_have_the_highest_numbers(tmp_path):
 
 
 def test_held_out_prompts_are_questions(prompt_file, tmp_path):
-    """`pyspec profile` reads them, and none has a number that is trained on."""
+    """`bench/pair.py` reads them, and none has a number that is trained on."""
     out = tmp_path / "held.jsonl"
     words = ["--prompts", str(prompt_file), "--count", "5", "--longest", "200", "--out", str(out)]
     assert CliRunner().invoke(prompts.main, words).exit_code == 0

@@ -22,21 +22,9 @@ from models.recipe.student import read_student, rollout_mask  # noqa: E402
 from models.recipe.trainer import SoftmaxIds  # noqa: E402
 
 SIZES = [
-    "--width",
-    "32",
-    "--layers",
-    "2",
-    "--heads",
-    "2",
-    "--kv-heads",
+    "--width", "32", "--layers", "2", "--heads", "2", "--kv-heads", "1", "--head", "16", "--ff", "64", "--threads",
     "1",
-    "--head",
-    "16",
-    "--ff",
-    "64",
-    "--threads",
-    "1",
-]
+]  # fmt: skip
 
 
 def run_train(target, data, out, *more):
@@ -172,7 +160,6 @@ def test_draft_of_another_vocabulary_is_refused(
 
 
 def test_tokenizer_and_template_are_the_targets(plain_run, tiny_target, recording, tmp_path):
-    """Every tokenizer field of the target is in the draft's file, unchanged."""
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "q4_0")
     target, draft = gguf_io.Source(tiny_target), gguf_io.Source(path)
     for key in target.reader.fields:

@@ -80,7 +80,6 @@ def test_a_full_disk_is_one_sentence(tiny_target, tmp_path):
 
 
 def test_a_llama_without_its_states_is_one_sentence(tiny_target, monkeypatch):
-    """A build that exports no layers' inputs cannot record them, and says so."""
     monkeypatch.setattr(target, "find_function", lambda *_: None)
     with pytest.raises(TrainingError, match="leave --layers out"):
         Target(tiny_target, 1, 512, threads=1, layers=(0,))
