@@ -98,16 +98,9 @@ class Workplace:
         if mutant.file.startswith("native/"):
             paths = [str(self._folder / "site")]
             install = [
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--no-deps",
-                "--no-build-isolation",
-                "--upgrade",
-                "--target",
-            ]
-            if self._run(*install, *paths, "."):
+                "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--upgrade", "--target", *paths, ".",
+            ]  # fmt: skip
+            if self._run(*install):
                 return False
         return not self._run("-c", START, "-q", "-x", "-n", "0", *mutant.tests.split(), paths=paths)
 

@@ -64,20 +64,5 @@ def measuring(tiny_ascii, tmp_path):
     )
     more = ["--questions", questions, "--out", tmp_path / "out"]
     return [
-        "-m",
-        tiny_ascii,
-        *[
-            "--draft",
-            "lookup",
-            "--trust-model",
-            "-c",
-            "256",
-            "-t",
-            "1",
-            "-n",
-            "8",
-            "--warm-up",
-            "1",
-        ],
-        *more,
-    ]
+        "-m", tiny_ascii, "--draft", "lookup", "--trust-model", "-c", "256", "-t", "1", "-n", "8", "--warm-up", "1", *more,
+    ]  # fmt: skip

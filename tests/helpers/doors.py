@@ -117,12 +117,8 @@ class Doors:
 
     def _generate(self, options: dict[str, Any]) -> Reply:
         words = [
-            "-m",
-            self._path,
-            "-c",
-            N_CTX,
-            *["--trust-model", "-t", "1", "-fa", "off", "-ctk", "f32", "-ctv", "f32"],
-        ]
+            "-m", self._path, "--trust-model", "-t", 1, "-c", N_CTX, "-fa", "off", "-ctk", "f32", "-ctv", "f32",
+        ]  # fmt: skip
         short = {"temperature": "temp", "dry_sequence_breakers": "dry-sequence-breaker"}
         for name, value in options.items():
             for each in value if isinstance(value, list) else [value]:

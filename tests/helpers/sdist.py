@@ -68,11 +68,8 @@ def _download(work: Path, wanted: str) -> Path:
     """The sdist, by pip; what pip has to build for its metadata is here already in an environment for development."""
     package = wanted.partition("==")[0]
     command = [
-        sys.executable,
-        *["-m", "pip", "download", "-q", "--no-deps", "--no-binary"],
-        package,
-        "-d",
-    ]
+        sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", package, "-d",
+    ]  # fmt: skip
     for more in (["--no-build-isolation"], []):
         done = subprocess.run(
             [*command, str(work), *more, wanted], check=False, timeout=_SECONDS, capture_output=True

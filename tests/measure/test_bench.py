@@ -80,7 +80,6 @@ def test_an_interrupted_run_goes_on_where_it_stopped(llm: Any, tmp_path: Path) -
 
 
 def test_a_failure_is_kept_and_the_run_goes_on(llm: Any, tmp_path: Path) -> None:
-    """One record with an error, the other contender's without."""
     log: list[str] = []
     contenders = [Fake("bad", log, fails=True), Fake("x", log)]
     records = runner(llm, tmp_path / "r", contenders).run(QUESTIONS[1:])
@@ -88,7 +87,6 @@ def test_a_failure_is_kept_and_the_run_goes_on(llm: Any, tmp_path: Path) -> None
 
 
 def test_a_later_turn_has_the_earlier_answer_in_its_prompt(llm: Any, tmp_path: Path) -> None:
-    """The conversation grows by the answer's own tokens."""
     contenders = [Ours(llm, mode) for mode in parse_modes("plain")]
     (record,) = runner(llm, tmp_path / "r", contenders).run(QUESTIONS[:1])
     first, second = record.turns

@@ -24,7 +24,6 @@ def answer(llm: Any, text: str, n: int = 24) -> list[int]:
 
 
 def test_strict_modes_of_one_model_agree(llm: Any) -> None:
-    """Whatever drafts, strict answers are the plain one's."""
     plain = answer(llm, "plain")
     assert len(plain) == 24
     for text in ("strict", "fixed:4+strict+model", "lookup+strict", "nothing+strict"):
@@ -42,13 +41,11 @@ def test_a_mode_drafts_with_what_it_names_alone(llm: Any) -> None:
 
 
 def test_forget_empties_the_kv(llm: Any) -> None:
-    """After it, no prompt is found read already."""
     answer(llm, "plain")
     answer(llm, "strict")
     assert llm.last_speculation["prompt_kept"] == 0
 
 
 def test_what_is_not_loaded_is_said(llm: Any) -> None:
-    """A mode that needs a companion is refused in words."""
     assert "companion" in lacks(llm, parse_mode("companion+strict"))
     assert lacks(llm, parse_mode("lookup+strict")) == ""

@@ -38,7 +38,6 @@ def test_acceptance_counts_only_what_was_observed() -> None:
 
 @pytest.mark.parametrize(("matched", "likely"), [(4, True), (0, False)])
 def test_recorded_rounds_teach_acceptance(matched: int, likely: bool) -> None:
-    """A draft that is always right is trusted more than one that never is."""
     taught = learned_from(answer(*(chain(t, 4, matched) for t in range(1, 40))))
     assert (forecast(taught, chain(0, 4, 0).draft(4)).without[0] > 0.5) is likely
 

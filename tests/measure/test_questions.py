@@ -14,7 +14,6 @@ LINE = b'{"question_id": %d, "category": "%s", "turns": ["a"], "reference": ["x"
 
 
 def test_shipped_set_is_eight_kinds_of_six() -> None:
-    """The default set has the kinds it promises, and conversations among them."""
     questions = load_questions()
     assert set(Counter(q.category for q in questions).values()) == {6}
     assert len({q.category for q in questions}) == 8

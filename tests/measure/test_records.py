@@ -15,7 +15,6 @@ from pyspec.errors import InputError, ResumeMismatch
 
 
 def test_what_was_added_is_there_again(tmp_path: Path) -> None:
-    """A second journal over the file knows what is done."""
     path = tmp_path / "runs.jsonl"
     RunLog(path, SETUP).add(record("plain", 1, turn([1, 2])))
     again = RunLog(path, SETUP)
@@ -36,14 +35,12 @@ def test_a_torn_last_line_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_is_tried_again(tmp_path: Path) -> None:
-    """A record with an error does not count as done."""
     path = tmp_path / "runs.jsonl"
     RunLog(path, SETUP).add(record("plain", 1, error="no"))
     assert not RunLog(path, SETUP).has("plain", 1, 0)
 
 
 def test_another_setup_is_refused_by_what_differs(tmp_path: Path) -> None:
-    """Records of other threads cannot be continued."""
     path = tmp_path / "runs.jsonl"
     RunLog(path, SETUP).add(record("plain", 1, turn([1, 2])))
     with pytest.raises(ResumeMismatch, match="threads was 1, is 2"):

@@ -94,7 +94,7 @@ def test_a_file_of_other_content_is_refused(tmp_path: Path) -> None:
 
 
 def test_recording_ends_when_its_time_is_up(recorded: Any) -> None:
-    """An answer that would take longer than the profile may is cut, and what was seen of it counts."""
+    """What was seen of an answer that is cut counts."""
     llm, _, _ = recorded
     found = record_answer(llm, PROMPT, max_tokens=N, kmax=KMAX, until=0.0)
     assert all(t < 2 for t in (*found.models, *found.lookups))

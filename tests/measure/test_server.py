@@ -64,7 +64,6 @@ def test_the_prompt_cache_is_used_between_turns_only(server: Server) -> None:
 
 
 def test_a_refusal_is_an_error_with_its_text(server: Server) -> None:
-    """The run goes on with the next question."""
     with pytest.raises(EngineError, match="400: too long"):
         server.answer([9], 8, Options())
 

@@ -93,7 +93,6 @@ def test_what_is_drafted_and_not_verified_is_kept() -> None:
 
 @pytest.mark.parametrize("window", [0, 8])
 def test_a_fixed_policy_is_as_fast_as_the_closed_form_says(window: int) -> None:
-    """The player and `fixed_speed` count the same times and tokens."""
     texts = synthetic(0.7, n=3, window=window)
     costs = Costs(FLAT.target, Times({1: 1.0, 16: 12.0}), FLAT.companion)
     for k in (0, 1, 4):

@@ -33,7 +33,6 @@ def test_a_category_is_the_sum_of_its_questions_and_the_spread_is_of_each() -> N
 
 
 def test_failed_questions_are_left_out_on_both_sides() -> None:
-    """Speed-ups are over questions that both answered."""
     records = [
         record("plain", 1, turn(FIVE, 1.0)),
         record("plain", 2, turn(FIVE, 7.0)),

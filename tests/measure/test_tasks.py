@@ -12,19 +12,16 @@ from pyspec.sampling.verification import Margin, Strict
 
 
 def test_plain_does_not_speculate() -> None:
-    """`plain` is decoding with speculation off."""
     assert parse_mode("plain").speculation.enabled is False
 
 
 def test_parts_may_stand_in_any_order() -> None:
-    """Rule, length and drafter are told apart by their words."""
     one, two = parse_mode("fixed:4+strict+model"), parse_mode("model+strict+fixed:4")
     assert (one.rule, one.length, one.drafting) == (two.rule, two.length, two.drafting)
     assert (one.rule, one.length, one.drafting) == (Strict(), "fixed:4", "model")
 
 
 def test_margin_takes_its_limits() -> None:
-    """theta, gap and budget follow slashes."""
     mode = parse_mode("margin/gap=inf/theta=0.84/budget=8")
     assert mode.rule == Margin(0.84, math.inf, 8.0)
 

@@ -47,7 +47,6 @@ def answers(tiny_target, tiny_draft):
     ],
 )
 def test_a_variant_is_a_mode_and_what_is_tried_on_it(text, draft_max, extras):
-    """Length and extras are read off the parts."""
     variant = parse_variant(text)
     assert (variant.draft_max, variant.extras) == (draft_max, extras)
 
@@ -102,7 +101,6 @@ def test_each_sequence_of_such_a_draft_has_room_for_the_prompt(tiny_target, tiny
 
 
 def test_plain_is_what_llama_gives(answers, tiny_target, open_plain):
-    """The tokens of llama_cpp's own greedy decoding."""
     tokens = []
     for token in open_plain(tiny_target).generate(PROMPT, temp=0.0):
         tokens.append(token)
@@ -112,7 +110,6 @@ def test_plain_is_what_llama_gives(answers, tiny_target, open_plain):
 
 
 def test_an_open_gate_relaxes(answers):
-    """With the gate always open the draft's runner-ups are taken."""
     free = answers("margin/theta=0/gap=inf+fixed:4").popitem()[1].speculation
     assert free["open"] >= free["relaxed"] > 4
 
@@ -152,7 +149,6 @@ def test_nats_are_of_each_token_under_the_target(answers):
 
 
 def test_a_seed_repeats_an_answer(answers):
-    """Sampled variants with one seed agree, with another they do not."""
     one, again = (answers("plain", Sampling(temperature=2.0, seed=3)) for _ in range(2))
     other = answers("plain", Sampling(temperature=2.0, seed=4))
     assert one["plain"].tokens == again["plain"].tokens != other["plain"].tokens
@@ -218,7 +214,6 @@ def test_a_gate_counts_as_open_only_where_both_are_left_to_draw_from(answers):
 
 
 def test_seeds_side_by_side_say_what_each_says_alone(tiny_target, tiny_draft):
-    """Twice the sequences, and none of them hears of another."""
     named = parse_variants("strict+fixed:4,margin/theta=0/gap=inf+fixed:4")
     seeds = [Sampling(temperature=2.0, seed=seed) for seed in (3, 4)]
     with closing(
