@@ -168,7 +168,7 @@ class AnswerParser:
                 yield from self._think(self._marks)
             else:
                 self._content.add(space)
-        if self._family and self._family.unmarked:
+        if self._family:
             s.taken = [self._content.hold()]
             self._end_calls((yield from self._family.begin(s, self.calls)))
 

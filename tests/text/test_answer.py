@@ -56,6 +56,15 @@ def read(reader: AnswerReader, ids: list[int]) -> WholeAnswer:
     return WholeAnswer.of([p for token in ids for p in reader.push([token])] + reader.finish())
 
 
+def test_a_reader_knows_that_a_character_has_begun() -> None:
+    """An answer in Python goes on behind max_tokens until it is whole."""
+    reader = AnswerReader([b"\xe6\x97", b"\xa5"].__getitem__)
+    reader.push([0])
+    assert reader.halfway is True
+    reader.push([1])
+    assert reader.halfway is False
+
+
 def test_tools_that_are_too_many_for_a_grammar_keep_their_names(llm: Any, speech: Speech) -> None:
     """Agents may have hundreds: their schemas are then left out of the grammar, and the request is no error."""
     schema = {"type": "object", "properties": {f"p{n}": {"enum": [n]} for n in range(600)}}

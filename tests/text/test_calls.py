@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from pyspec.text import notation
 from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
-from pyspec.text.parts import AnswerPart, WholeAnswer
+from pyspec.text.parts import AnswerPart, Calls, WholeAnswer
+from pyspec.text.scan import Scanner
 
 CASES = [(family, *example) for family, examples in FAMILIES.items() for example in examples]
 
@@ -67,6 +68,21 @@ def test_arguments_come_as_they_are_written() -> None:
         ("arguments", '{"ci'),
     ]
     assert [part.text for part in parser.push('ty": "P')] == ['ty": "P']
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [(r'"{\"city\": \"Rome\"}"', {"city": "Rome"}), ("null", {})]
+)
+def test_an_object_may_be_a_text_or_null(written: str, meant: Any) -> None:
+    text = f'<tool_call>{{"name": "weather", "arguments": {written}}}</tool_call>'
+    assert told(WholeAnswer.of(parts_of([text], Notation()))) == ("", [("weather", meant)])
+
+
+def test_arguments_that_are_no_object_complete_no_call() -> None:
+    calls = Calls(Scanner(), lambda _part: None, FUNCTIONS, "x")
+    calls.begin("weather")
+    calls.add("[1]")
+    assert (calls.end(), calls.is_open, calls.complete) == (False, True, 0)
 
 
 def test_text_is_not_held_longer_than_a_mark_may_begin() -> None:

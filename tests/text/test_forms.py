@@ -77,7 +77,11 @@ def test_long_conversations_have_short_probes() -> None:
 
 
 def test_probes_have_no_words_of_a_conversation() -> None:
-    asked = [
-        {"messages": [user(text)], "tools": [tool(text, text)]} for text in ("Get the time", "x")
-    ]
+    def of(text: str) -> dict[str, Any]:
+        function = {"name": text, "arguments": {text: text}}
+        call = {"id": "a", "type": "function", "function": function}
+        turns = [user(text), {"role": "assistant", "content": None, "tool_calls": [call]}]
+        return {"messages": turns, "tools": [tool(text, text)]}
+
+    asked = [of("Get the time"), of("x")]
     assert probe_of(asked[0]) == probe_of(asked[1])
