@@ -130,7 +130,6 @@ def info(as_json: bool) -> None:
         *(("device", device) for device in devices() if device.kind != "CPU"),
         *([] if layer_devices() else [("device", "none; everything runs on the CPU")]),
         *(("backend", backend) for backend in _backends(system)),
-        ("extra buffers", _extra_buffers()),
         ("threads", default_threads()),
         ("cache", cache_dir()),
         *((name, state_path(f"PYSPEC_{v}", name) or "none") for v, name in _STATE),
@@ -156,16 +155,6 @@ def _as_object(rows: Iterable[tuple[str, object]]) -> dict[str, object]:
         elif not isinstance(value, str) or name != "device":  # a sentence stands for no device
             found[many].append(str(value))
     return found
-
-
-def _extra_buffers() -> str:
-    """Return what is known of llama.cpp's own weight layouts on this machine."""
-    from pyspec.machine.machine import extra_buffers_known, has_amx  # noqa: PLC0415
-
-    known = extra_buffers_known("auto")
-    if known is None:
-        return "not tested yet; this processor has AMX" if has_amx() else "used"
-    return "used; tested here" if known else "off: llama.cpp crashes with them on this processor"
 
 
 def _backends(system: str) -> list[str]:

@@ -14,21 +14,16 @@ import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyspec.errors import ModelRejected
+from pyspec.errors import ModelRejected, OptionError
 from pyspec.gguf.header import read_header
 from pyspec.gguf.heads import kind_of_draft
 from pyspec.gguf.kinds import most_positions
 from pyspec.gguf.reader import Header
+from pyspec.machine import EXTRA_BUFFERS
 from pyspec.machine.files import Stamp, recall, remember, show, stamp, stamps
 from pyspec.machine.isolate import ChildExit, run_child
-from pyspec.machine.machine import (
-    engine_build,
-    extra_buffers_known,
-    has_amx,
-    processor,
-    remember_extra_buffers,
-)
-from pyspec.machine.others import file_name_of, shipped_file, shipped_folders
+from pyspec.machine.machine import engine_build, has_amx, processor
+from pyspec.machine.others import file_name_of, shipped_folders
 
 log = logging.getLogger("pyspec")
 
@@ -38,7 +33,6 @@ _DECODE_SECONDS = 8.0  # CPU time for some decodes
 _BYTES_PER_SECOND = 20e6  # a slow disk; the whole file is read once
 _BASE_MEMORY = 16 << 30  # address space, not memory: thread stacks and libraries reserve a lot
 _STACK = 9 << 20  # llama.cpp checks each tensor in a thread of its own
-_PROBE = "smollm2-companion.gguf"  # shipped, and of a type that extra buffers take (Q4_0)
 _NO_ROOM = (
     "Resource temporarily", "Cannot allocate", "bad_alloc", "allocat", "MemoryError", "ut of memory", "OutOfDeviceMemory",
 )  # fmt: skip
@@ -106,12 +100,12 @@ def check_model(
 ) -> bool:
     """Check whether a model may be loaded, and return whether its weights may go to extra buffers.
 
-    With `trust` only the header is read; files that ship with pyspec are not checked. Raises ModelNotFound, ModelUnreadable
-    or ModelInvalid for the file itself, ModelRejected if the trial load failed or died.
+    With `trust` only the header is read. Files that ship with pyspec are checked only where AMX may crash. Raises ModelNotFound,
+    ModelUnreadable or ModelInvalid for the file itself, ModelRejected if the trial load failed or died.
     """
     path = Path(path)
     extra = extra_buffers(loading.extra_buffers)
-    if ships(path):
+    if ships(path) and not has_amx():
         return extra
     if trust:
         read_header(path, weights=not loading.vocab_only)
@@ -154,35 +148,30 @@ def _fact(extra: bool, of: list[Stamp]) -> str:
 
 
 def extra_buffers(option: str = "auto") -> bool:
-    """Whether this build of llama.cpp may put weights into extra buffers on this machine.
+    """Whether the option lets llama.cpp put weights into layouts of its own: AMX tiles, repacked blocks.
 
-    With AMX, this is tried once with a shipped model; other processors pass until a file's trial fails.
+    Raises OptionError for any word other than auto, on and off.
     """
-    known = extra_buffers_known(option)
-    if known is not None:
-        return known
-    probe = shipped_file(_PROBE)
-    if not has_amx() or probe is None:
-        return True
-    works = not _dies_only_with_extra(probe)
-    remember_extra_buffers(works)
-    return works
-
-
-def _dies_only_with_extra(path: Path) -> bool:
-    header = read_header(path)
-    first = _run(header, Loading(), True)
-    return first.signal in _CRASHES and _run(header, Loading(), False).ok
+    if option not in EXTRA_BUFFERS:
+        raise OptionError(f"extra_buffers is {option!r}", "use auto, on or off")
+    return option != "off"
 
 
 def _trial(header: Header, loading: Loading, extra: bool) -> bool:
-    """Try the file; return True if it works with extra buffers, False if only without. Raises ModelRejected."""
+    """Try the file; return True if it works with extra buffers, False if only without. Raises ModelRejected.
+
+    AMX's kernels crash if GCC 12 compiled them; every model still works without.
+    """
     outcome = _run(header, loading, extra)
     if outcome.ok:
         return extra
     may_be_extra = extra and loading.extra_buffers == "auto" and outcome.signal in _CRASHES
     if may_be_extra and _run(header, loading, False).ok:
-        _blame()
+        log.warning(
+            "llama.cpp crashes on this processor with extra weight buffers (AMX, repacking) for %s, which is loaded without "
+            "them from now on; a llama-cpp-python built with GCC 13 or newer may not crash",
+            show(file_name_of(header.path)),
+        )
         return False
     raise _rejected(header, outcome)
 
@@ -204,13 +193,6 @@ def _rejected(header: Header, outcome: ChildExit) -> ModelRejected:
         "get the file from its source again, or try a newer llama-cpp-python",
         outcome.signal,
     )
-
-
-def _blame() -> None:
-    """After a file worked only without extra buffers: blame the machine, unless a good file works with them."""
-    probe = shipped_file(_PROBE)
-    if probe is None or _dies_only_with_extra(probe):
-        remember_extra_buffers(False)
 
 
 def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:

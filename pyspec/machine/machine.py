@@ -1,13 +1,8 @@
-"""Facts about this machine and its llama.cpp: the processor, the build, and whether extra weight buffers work.
-
-llama.cpp copies weights into its own layouts ("extra buffers": AMX tiles, repacked blocks) if the processor has kernels for
-them. If those kernels crash, as AMX's do when compiled by GCC 12, every model still works without.
-"""
+"""Facts about this machine and its llama.cpp: the processor, its threads, the build, and what other programs need."""
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import os
 import platform
@@ -23,13 +18,7 @@ from time import perf_counter, process_time
 
 import psutil
 
-from pyspec.errors import OptionError
-from pyspec.machine import EXTRA_BUFFERS
-from pyspec.machine.files import Stamp, recall, remember
-
-log = logging.getLogger("pyspec")
-
-_session: dict[str, bool] = {}  # avoids a second try if the cache is read-only
+from pyspec.machine.files import Stamp
 
 
 @cache
@@ -70,33 +59,6 @@ def engine_build() -> str:
             status = library.stat()
             digest.update(f"{library} {status.st_size} {status.st_mtime_ns}".encode())
     return f"llama-cpp-python {version}, {digest.hexdigest()[:16]}"
-
-
-def extra_buffers_known(option: str) -> bool | None:
-    """Whether weights may go to extra buffers, by the option, or for `auto` as tested here; None if not tested yet.
-
-    Raises OptionError for any word other than auto, on and off.
-    """
-    if option not in EXTRA_BUFFERS:
-        raise OptionError(f"extra_buffers is {option!r}", "use auto, on or off")
-    if option != "auto":
-        return option == "on"
-    here = this_machine()
-    if here.realpath not in _session and (fact := recall("extra buffers", here)) in ("on", "off"):
-        _session[here.realpath] = fact == "on"
-    return _session.get(here.realpath)
-
-
-def remember_extra_buffers(works: bool) -> None:
-    """Remember for all files whether extra buffers work with this build on this machine."""
-    here = this_machine()
-    _session[here.realpath] = works
-    remember("extra buffers", here, "on" if works else "off")
-    if not works:
-        log.warning(
-            "llama.cpp crashes on this processor with extra weight buffers (AMX, repacking), so models are loaded "
-            "without them from now on; a llama-cpp-python built with GCC 13 or newer may not crash"
-        )
 
 
 def this_machine() -> Stamp:

@@ -15,10 +15,12 @@ from typing import Any
 
 
 def leave_extra_off() -> None:
-    """Let `llama_cpp` load every model of this process without extra buffers that would end it, if they would."""
-    from pyspec.gguf.check import extra_buffers
+    """Load every model of this process without extra buffers that would end it, if they would."""
+    from pyspec.gguf import check
+    from pyspec.machine.others import shipped_file
 
-    if not extra_buffers():
+    if (probe := shipped_file("smollm2-companion.gguf")) and not check.check_model(probe):
+        check.extra_buffers = lambda option="auto": option == "on"
         without_extra()
 
 
