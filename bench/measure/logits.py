@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.engine.handle import Engine
-from pyspec.engine.timing import ready
+from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.text.parts import TokenLogprobs
 
@@ -24,6 +23,17 @@ def settled(llm: SpeculativeLlama) -> Engine:
     engine.cancel(raised=False)
     llm.reset()
     return engine
+
+
+def ready(engine: Engine, text: Sequence[int], depth: int, *also: Role, held: int = -1) -> None:
+    """Set the first `depth` tokens, and have the target and the `also` roles read all but the last of them.
+
+    held: how many of them a decode left in the target's KV, unaccepted drafts included; -1: what was accepted.
+    """
+    engine.set_tokens(0, text[:depth], held)
+    for role in (Role.TARGET, *also):
+        while engine.held(role, 0) < depth - 1:
+            engine.prefill(role, 0, depth - 1, PREFILL_CHUNK)
 
 
 def replay(

@@ -39,7 +39,6 @@ from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.engine.room import padded
 from pyspec.engine.runs import Run
 from pyspec.engine.selection import choose_parts, states_of
-from pyspec.engine.timing import ready
 from pyspec.errors import OptionError
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin
@@ -47,7 +46,7 @@ from pyspec.text.template import ChatTemplate
 
 from .draws import TopTwo, top_two
 from .errors import MeasureError
-from .logits import nats_of
+from .logits import nats_of, ready
 from .questions import Question, Report
 from .records import RunLog, RunRecord, TimedAnswer, describe
 from .tasks import Mode, Options, each_once, parse_mode

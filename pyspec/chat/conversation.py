@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from time import time
@@ -15,12 +15,10 @@ from pyspec.chat.files import SavedModel
 from pyspec.engine.handle import Role
 from pyspec.engine.kept import MIN_TOKENS, ParkedTexts, PromptCache, room_for_parked
 from pyspec.engine.options import AnswerOptions
-from pyspec.engine.timing import time_unseen
 from pyspec.errors import PyspecError
 from pyspec.llama.generation import stream_text
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.machine.files import file_sha256, known_sha256
-from pyspec.machine.machine import Watch
 from pyspec.machine.others import name_of
 from pyspec.sampling.suggested import suggested_by
 from pyspec.text.answer import ReasoningLimit
@@ -122,17 +120,7 @@ class LlamaChat:
         """Free the models, and keep what was learned for the next process."""
         if self.stats is not None and self.llm.is_open:
             self._cache.keep(self.llm.input_ids[: self.llm.n_tokens].tolist())
-            self._time_unseen()
         self.llm.close()
-
-    def _time_unseen(self) -> None:
-        """Measure decode times that no round has shown; not if other programs used the machine."""
-        threads = self.llm.assembly.loop.threads
-        if threads is not None and not threads.steady:
-            return
-        if not self._watch.busy(int(self.llm.n_threads)):
-            with suppress(PyspecError):
-                time_unseen(self.llm, self.llm.curve)
 
     def use(self, **other: str) -> None:
         """Reopen with another model, draft or companion; the context is read again. On an error, reopen the former ones.
@@ -151,7 +139,7 @@ class LlamaChat:
     def _open(self, other: dict[str, str]) -> None:
         self.llm = self._opener(**other)
         self.piece = self.llm.piece
-        self._watch, self._cache = Watch(), PromptCache(self.llm, self._kept_in)
+        self._cache = PromptCache(self.llm, self._kept_in)
         self._restored = False
         parts = self.llm.assembly.engine, {Role.TARGET: self.llm.ctx}
         self._parked = ParkedTexts(*parts, room_for_parked(self._cache_ram))

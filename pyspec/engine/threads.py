@@ -39,8 +39,6 @@ class Threads:
     def __init__(self, contexts: Sequence[Any], most: int, load: Watch) -> None:
         self._contexts, self._most, self._load = contexts, most, load
         self.n = most
-        self.steady = True
-        """Whether the number has never changed; decode times are then those of `most` threads."""
         self._next = 0.0
         self._waiting = 0
 
@@ -54,7 +52,7 @@ class Threads:
         self._waiting = self._waiting + 1 if fit != self.n else 0
         if self._waiting < _SURE:
             return False
-        self.n, self._waiting, self.steady = fit, 0, False
+        self.n, self._waiting = fit, 0
         for context in self._contexts:
             llama_cpp.llama_set_n_threads(context, fit, fit)
         return True
