@@ -24,7 +24,7 @@ from pyspec.screen.tables import print_table
 
 _SIDES = (
     "n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "devices", "trust", "extra_buffers",
-    "n_cpu_moe", "override_tensor",
+    "n_cpu_moe",
 )  # fmt: skip
 
 
@@ -75,7 +75,6 @@ def _side_by_side(
     kinds = given.pop("draft_type_k", None), given.pop("draft_type_v", None)
     side_options = SideOptions.of(
         found["draft_n_gpu_layers"], found["draft_devices"], kinds,
-        found["draft_n_cpu_moe"], found["draft_override_tensor"],
     )  # fmt: skip
     return SideBySide(
         str(path), found["draft"], variants, max_tokens=asked.max_tokens, seeds=asked.repeat,

@@ -24,7 +24,7 @@ from measure.questions import first_turns
 from measure.report import table
 
 from pyspec.errors import EngineError
-from pyspec.gguf.heads import EAGLE3, kind_of_draft
+from pyspec.gguf.kinds import EAGLE3, kind_of_draft
 
 PEER = "llama-server"
 OPTIONS = {

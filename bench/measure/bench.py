@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pyspec.errors import PyspecError
-from pyspec.gguf.heads import MTP
+from pyspec.gguf.kinds import MTP
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.machine.machine import Watch
 from pyspec.text.template import ChatTemplate

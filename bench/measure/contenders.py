@@ -35,7 +35,7 @@ import llama_cpp
 
 from pyspec.errors import EngineError, OptionError
 from pyspec.gguf.check import extra_buffers
-from pyspec.gguf.heads import EAGLE3, kind_of_draft
+from pyspec.gguf.kinds import EAGLE3, kind_of_draft
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.chain import Sampling
 from pyspec.text.parts import Step

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from pyspec.draft.lengths import MAX_FIXED, FixedLength, parse_length
 from pyspec.draft.simple import FixedPolicy
+from pyspec.engine.assembly import choose_parts, states_of
 from pyspec.engine.contexts import Contexts, Layout, Models
 from pyspec.engine.handle import Role
 from pyspec.engine.models import SideOptions
@@ -38,7 +39,6 @@ from pyspec.engine.offload import placed
 from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.engine.room import padded
 from pyspec.engine.runs import Run
-from pyspec.engine.selection import choose_parts, states_of
 from pyspec.errors import OptionError
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin

@@ -28,7 +28,6 @@ from pyspec.engine.profiles import PairMemory
 from pyspec.engine.room import STEP, memory_for
 from pyspec.engine.scheduler import Scheduler
 from pyspec.engine.statistics import Tally
-from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import Cancelled, InputError, OptionError
 from pyspec.requests.records import Record, as_record
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
@@ -100,8 +99,6 @@ class Batch:
         draft_devices: str | Sequence[str] | None = None,
         draft_type_k: int | None = None,
         draft_type_v: int | None = None,
-        draft_n_cpu_moe: int = 0,
-        draft_override_tensor: Overrides | None = None,
         exact: bool = False,
         interactive: bool = False,
         token_gap: float | None = None,
@@ -114,7 +111,7 @@ class Batch:
         policy = parse_length(length)
         self._cells, self._draft_max = cells, MAX_DRAFT if draft_max is None else draft_max
         beside = draft_n_gpu_layers, draft_devices, (draft_type_k, draft_type_v)
-        self._side_options = SideOptions.of(*beside, draft_n_cpu_moe, draft_override_tensor)
+        self._side_options = SideOptions.of(*beside)
         own = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
         self._options = own | changing_texts(kwargs)
         self._exact, self._interactive = exact, interactive

@@ -91,6 +91,10 @@ GONE = {
     "--idle": "a service manager or `timeout` ends a server",
     "--verify-phase": "--verify margin relaxes in the whole answer; --gap and --confirm make it stricter",
     "--hf-repo": "use -m OWNER/REPO[:TYPE]",
+    **dict.fromkeys(
+        ("-ot", "--override-tensor"),
+        "--cpu-moe keeps all experts in main memory, --n-cpu-moe N those of the first layers",
+    ),
 }
 """Options of other programs or earlier versions that no command has, and what to do instead."""
 

@@ -12,8 +12,7 @@ import click
 from pyspec.cli.command import command, model_names, tell
 from pyspec.cli.consoles import print_listing
 from pyspec.gguf.header import read_header
-from pyspec.gguf.heads import MTP, unused_heads, why_plain
-from pyspec.gguf.kinds import refuse_other_kinds
+from pyspec.gguf.kinds import MTP, refuse_other_kinds, unused_heads, why_plain
 from pyspec.hub.drafts import (
     BESIDE,
     LARGEST,

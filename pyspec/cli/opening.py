@@ -52,9 +52,7 @@ def find(options: ModelOptions, at_once: int = 1) -> tuple[Path, dict[str, Any]]
         "n_threads_batch": options.threads, "trust": options.trust_model, "extra_buffers": options.extra_buffers,
         "devices": options.devices, "draft_devices": options.draft_devices,
         "chat_template": options.chat_template, "template_args": dict(options.template_args),
-        "n_cpu_moe": -1 if options.cpu_moe else options.n_cpu_moe, "override_tensor": ",".join(options.override_tensor) or None,
-        "draft_n_cpu_moe": -1 if options.draft_cpu_moe else options.draft_n_cpu_moe,
-        "draft_override_tensor": ",".join(options.draft_override_tensor) or None,
+        "n_cpu_moe": -1 if options.cpu_moe else options.n_cpu_moe,
     }  # fmt: skip
     return path, arguments
 

@@ -83,12 +83,6 @@ class ModelOptions:
     n_cpu_moe: int = option("Machine", "--n-cpu-moe", aliases=("-ncmoe",), metavar="N", type=click.IntRange(0, 512), default=0,
         show_default=False)
     cpu_moe: bool = option("Machine", "--cpu-moe", aliases=("-cmoe",), is_flag=True)
-    override_tensor: tuple[str, ...] = option("Machine", "-ot", "--override-tensor", metavar="PATTERN=DEVICE,..", multiple=True)
-    draft_n_cpu_moe: int = option("Machine", "--n-cpu-moe-draft", aliases=("-ncmoed", "--spec-draft-n-cpu-moe"), metavar="N",
-        type=click.IntRange(0, 512), default=0, show_default=False)
-    draft_cpu_moe: bool = option("Machine", "--cpu-moe-draft", aliases=("-cmoed", "--spec-draft-cpu-moe"), is_flag=True)
-    draft_override_tensor: tuple[str, ...] = option("Machine", "-otd", "--override-tensor-draft",
-        aliases=("--spec-draft-override-tensor",), metavar="PATTERN=DEVICE,..", multiple=True)
     # fmt: on
 
     def steady(self) -> ModelOptions:

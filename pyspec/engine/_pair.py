@@ -14,14 +14,13 @@ import signal
 import sys
 
 from pyspec.draft.simple import FixedPolicy
-from pyspec.engine.assembly import Assembly
+from pyspec.engine.assembly import Assembly, choose_parts
 from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
-from pyspec.engine.selection import choose_parts
 from pyspec.engine.session import Session
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, PyspecError
-from pyspec.gguf.heads import MTP
+from pyspec.gguf.kinds import MTP
 from pyspec.sampling.verification import Strict
 
 PROMPT, ANSWER, DRAFTED = 70, 24, 5

@@ -1,25 +1,235 @@
-"""Builds what rounds need: a target's sequences and what drafts for them, for one sequence or many."""
+"""Chooses what drafts for a target, and builds what rounds need of it, for one sequence or many."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
 
-from pyspec._lib import address
+from pyspec._lib import STATES_SHOWN, address
+from pyspec.draft.lookup import Drafter, ForeignDrafter, LookupDrafter, Memory
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.models import SideModel, SideOptions, longest_draft
 from pyspec.engine.offload import PlacedModel
 from pyspec.engine.profiles import SideFile
 from pyspec.engine.round import Loop
-from pyspec.engine.selection import Parts, states_of
-from pyspec.engine.threads import Threads
-from pyspec.errors import PyspecError
-from pyspec.gguf.heads import States
-from pyspec.hub.drafts import suggestion
+from pyspec.engine.runs import Threads
+from pyspec.errors import OptionError, PyspecError, UnsupportedModel
+from pyspec.gguf.kinds import (
+    MTP,
+    States,
+    TargetShape,
+    head_size,
+    kind_of_draft,
+    n_heads,
+    read_states,
+    unused_heads,
+)
+from pyspec.hub.drafts import drafts_here, offers_for, suggestion
+from pyspec.hub.fetch import cached
+from pyspec.hub.locate import resolve
+from pyspec.machine.files import size_of
 from pyspec.machine.machine import Watch
+from pyspec.machine.others import file_name_of, name_of
 from pyspec.sampling.limits import MAX_DRAFT
+
+# -- what drafts, not yet loaded ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Parts:
+    """What will draft: a Python drafter, a draft GGUF, a companion GGUF."""
+
+    drafter: Drafter | None = None
+    draft: Path | None = None
+    companion: Path | None = None
+    notes: list[str] = field(default_factory=list)
+    automatic: bool = False  # the draft was chosen automatically: one of `others` may replace it
+    head: bool = False  # the draft is the target's own next-token head, in the target's file
+    lookup_alone: bool = False  # lookup was not requested, but nothing else was found
+    left_out: list[str] = field(default_factory=list)  # drafts of no use here, with reasons
+    others: Iterator[Parts] = field(default_factory=lambda: iter(()))  # to try, in turn
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names of draft and companion in results."""
+        named = [self.drafter.name] if self.drafter else []
+        name = MTP if self.head else name_of(self.draft) if self.draft else ""
+        named += [name] if name else []
+        return "+".join(named) or "none", name_of(self.companion) if self.companion else "none"
+
+    def sides(self, *, reads_states: bool) -> list[SideFile]:
+        """Return draft and companion as far as there are any. reads_states: whether the draft reads the target's states."""
+        size = head_size if self.head else size_of
+        draft = [SideFile(self.draft, size(self.draft), reads_states)] if self.draft else []
+        other = [SideFile(self.companion, size_of(self.companion))] if self.companion else []
+        return [*draft, *other]
+
+    def remember(self, memory: bool) -> None:
+        """Let lookup draft from all texts of this process, not only from the current one. Raises OptionError for a folder."""
+        if not isinstance(memory, bool):
+            raise OptionError(
+                f"memory is {memory!r}", "give True or False; earlier texts stay in this process"
+            )
+        if memory and isinstance(self.drafter, LookupDrafter):
+            self.drafter.memory = Memory()
+
+    def leave_out(self, reason: str) -> None:
+        """Replace the draft with the next one that `auto` would take; the last one is lookup alone."""
+        name = (
+            "its next-token head" if self.head else file_name_of(self.draft) if self.draft else ""
+        )
+        self.left_out.append(f"{name} ({reason})")
+        following = next(self.others)
+        self.draft, self.companion = following.draft, following.companion
+        self.head, self.automatic = following.head, following.automatic
+        self.lookup_alone = following.lookup_alone
+        self.notes = [
+            f"not used as drafts for this model: {', '.join(self.left_out)}",
+            *following.notes,
+        ]
+
+
+def may_use_head(draft: Any) -> bool:
+    """Return whether the user's word for the draft includes the target's own next-token head, which loads with the target."""
+    return draft in ("auto", MTP, f"lookup+{MTP}")
+
+
+def choose_parts(target: Any, draft: Any, companion: str | Path) -> Parts:
+    """Turn the user's words into parts, without loading anything."""
+    if not longest_draft(target):
+        return _plain_only(target, draft)
+    if isinstance(draft, Drafter):
+        return Parts(drafter=draft)
+    if isinstance(draft, llama_cpp.llama_speculative.LlamaDraftModel):
+        return Parts(drafter=ForeignDrafter(draft))
+    if not isinstance(draft, (str, Path)):
+        raise OptionError(
+            f"draft is {type(draft).__name__}",
+            "give a name, a path, a Drafter or a LlamaDraftModel",
+        )
+    if not isinstance(companion, (str, Path)):
+        raise OptionError(f"companion is {companion!r}", "give a name, a path, auto or none")
+    companion = str(companion)
+    if draft == "auto":
+        others = _automatic(target, companion)
+        parts = next(others)
+        parts.others = others
+        return parts
+    parts = _named(target, str(draft))
+    if parts.draft is not None:
+        _add_companion(parts, target, companion)
+    elif companion not in ("auto", "none"):
+        parts.notes.append("a companion needs a draft model to judge; it is not used")
+    return parts
+
+
+def _plain_only(target: Any, draft: Any) -> Parts:
+    reason = f"{file_name_of(Path(target.model_path))} is recurrent or hybrid: its memory cannot be rolled back"
+    if draft == "none":
+        return Parts()
+    if draft != "auto" and not getattr(target, "where_possible", False):
+        raise UnsupportedModel(f"{reason}, so nothing can be drafted for it", "use draft 'none'")
+    return Parts(notes=[f"{reason}; decoding plainly"])
+
+
+def _named(target: Any, draft: str) -> Parts:
+    if draft == "none":
+        return Parts()
+    front, plus, name = draft.partition("+")
+    if draft == "lookup" or (plus and front == "lookup"):
+        parts = Parts(drafter=LookupDrafter())
+        if plus:
+            _add_draft(parts, target, name)
+        return parts
+    parts = Parts()
+    _add_draft(parts, target, draft)
+    return parts
+
+
+def _automatic(target: Any, companion: str) -> Iterator[Parts]:
+    """Best first: the target's own head, what is made for it, what is here and fits; lookup alone comes last."""
+    path = Path(target.model_path)
+    if _has_head(target) and STATES_SHOWN:
+        yield _found(target, MTP, companion)
+    for entry in offers_for(path, "draft"):
+        here = cached(entry)
+        if here and (STATES_SHOWN or not kind_of_draft(here)):
+            yield _found(target, entry.name, companion)
+    for found in drafts_here(path):
+        note = f"drafting with {found.name} ({found.origin}); --draft lookup turns it off"
+        yield _found(target, str(found.path), companion, note)
+    yield Parts(drafter=LookupDrafter(), lookup_alone=True)
+
+
+def _found(target: Any, name: str, companion: str, note: str = "") -> Parts:
+    parts = Parts(drafter=LookupDrafter(), automatic=True, notes=[note] if note else [])
+    _add_draft(parts, target, name)
+    _add_companion(parts, target, companion)
+    return parts
+
+
+def _has_head(target: Any) -> bool:
+    """Whether a next-token head was loaded with the target."""
+    return bool(getattr(target, "has_head", False))
+
+
+def _add_draft(parts: Parts, target: Any, name: str) -> None:
+    if name == MTP:
+        if not _has_head(target):
+            path = Path(target.model_path)
+            why = unused_heads(path) or "it has no next-token head (MTP) of a known kind"
+            raise UnsupportedModel(f"{file_name_of(path)}: {why}", "use another draft")
+        parts.draft, parts.head = Path(target.model_path), True
+        return
+    parts.draft = resolve(name)
+
+
+def _add_companion(parts: Parts, target: Any, companion: str) -> None:
+    if companion == "auto":
+        found = offers_for(Path(target.model_path), "companion")
+        parts.companion = resolve(found[0].name) if found else None
+    elif companion != "none":
+        parts.companion = resolve(companion)
+    if parts.draft and parts.companion and parts.draft.samefile(parts.companion):
+        parts.notes.append(
+            "the companion is the draft itself and has nothing to add; it is not used"
+        )
+        parts.companion = None
+
+
+def states_of(parts: Parts, target: Any) -> States | None:
+    """How the draft reads the target's states; None for one that does not. Called before the draft is loaded.
+
+    Raises DraftMismatch or UnsupportedModel where the two do not fit, ModelInvalid for a damaged file.
+    """
+    if parts.draft is None or not (parts.head or kind_of_draft(parts.draft)):
+        return None
+    if not STATES_SHOWN:
+        raise UnsupportedModel(
+            "this build of llama.cpp does not expose the target's states, which EAGLE-3 and MTP heads read",
+            "use another draft",
+        )
+    if not parts.head:
+        return read_states(parts.draft, _shape(target))
+    width = llama_cpp.llama_model_n_embd_out(target.model)
+    return States(MTP, width, width, inside=True, heads=n_heads(parts.draft))
+
+
+def _shape(target: Any) -> TargetShape:
+    return TargetShape(
+        target.metadata["general.architecture"],
+        llama_cpp.llama_model_n_layer(target.model),
+        target.n_embd(),
+        target.n_vocab(),
+    )
+
+
+# -- loaded ------------------------------------------------------------------------------------------------------------
+
 
 _AS_TARGET = SideOptions()
 

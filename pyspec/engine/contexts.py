@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 import llama_cpp
 from llama_cpp import _internals as internals
 
-from pyspec.engine.assembly import Assembly
+from pyspec.engine.assembly import Assembly, Parts, choose_parts, may_use_head, states_of
 from pyspec.engine.handle import Role
 from pyspec.engine.models import SideOptions, longest_draft
 from pyspec.engine.profiles import SideFile, gpu_layers
 from pyspec.engine.room import STEP, cell_bytes, held_bytes, padded, states_for
-from pyspec.engine.selection import Parts, choose_parts, may_use_head, states_of
 from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import EngineError, NoMemory
 from pyspec.gguf.header import shape_of

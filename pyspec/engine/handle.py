@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._lib import check, ffi, lib
-from pyspec.gguf.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, States
+from pyspec.gguf.kinds import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, States
 from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.sampling.options import Coupling
 from pyspec.sampling.verification import Margin, Verification

@@ -18,27 +18,21 @@ from pyspec.engine.offload import (
     address_of,
     count_placeable,
     fit_layers,
+    overrides_for,
     requested_layers,
     rough_layers,
     trial_layers,
 )
-from pyspec.engine.tensor_places import (
-    Overrides,
-    TensorPlaces,
-    refuse_lacking_experts,
-    tensor_places,
-)
 from pyspec.errors import DraftMismatch, ModelInvalid, ModelRejected, NoMemory, UnsupportedModel
 from pyspec.gguf.check import Loading, check_fitting, check_model, ships
 from pyspec.gguf.header import Facts, read_header
-from pyspec.gguf.heads import ASSISTANT, MTP, States
-from pyspec.gguf.kinds import most_positions, refuse_other_kinds
+from pyspec.gguf.kinds import ASSISTANT, MTP, States, most_positions, refuse_other_kinds
 from pyspec.gguf.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE
 from pyspec.hub.drafts import facts_if_same_tokens
 from pyspec.machine import AUTO, parse_devices
+from pyspec.machine.child import run_child
 from pyspec.machine.devices import device_array, layer_devices
 from pyspec.machine.files import recall, remember, show, stamp
-from pyspec.machine.isolate import run_child
 from pyspec.machine.machine import engine_build, processor
 from pyspec.machine.others import file_name_of, name_of
 from pyspec.sampling.limits import MAX_DRAFT, check_cache_type, check_ranges
@@ -56,7 +50,6 @@ class SideOptions:
     # None means F16: this cache is small, and quantised types need heads of 32 entries
     type_k: int | None = None
     type_v: int | None = None
-    places: TensorPlaces = TensorPlaces()  # of single tensors; the target's do not count here
 
     @classmethod
     def of(
@@ -64,14 +57,12 @@ class SideOptions:
         n_gpu_layers: int | str | None,
         devices: str | Sequence[str] | None,
         kinds: tuple[int | None, int | None],
-        experts: int,
-        overrides: Overrides | None,
     ) -> SideOptions:
         """Read the options of a call that are named `draft_...`. Raises OptionError."""
         check_ranges({"draft_n_gpu_layers": requested_layers(n_gpu_layers)})
         check_ranges(dict(zip(("draft_type_k", "draft_type_v"), kinds)))
         named = None if devices is None else parse_devices(devices)
-        return cls(n_gpu_layers, named, *kinds, tensor_places(experts, overrides))
+        return cls(n_gpu_layers, named, *kinds)
 
 
 class SideModel:
@@ -106,7 +97,7 @@ class SideModel:
         self.reads_states = states is not None
         self._owned = states is None or not states.inside
         self._n_gpu_layers = target.model_params.n_gpu_layers
-        self._places = target.places
+        self._experts = target.experts
         params = context_params(target, options, n_seq)
         if states is not None:
             check_pair(path, target, states)
@@ -130,7 +121,7 @@ class SideModel:
             self._check_positions(self._n_ctx)
         head = states is not None and states.kind == MTP
         loading = _Loading(self.path, target, options, params, head=head)
-        self._n_gpu_layers, self._places = loading.params.n_gpu_layers, loading.places
+        self._n_gpu_layers, self._experts = loading.params.n_gpu_layers, loading.experts
         facts = None
         if not target.loading.overrides:  # overrides may have changed the target's tokens
             facts = facts_if_same_tokens(Path(target.model_path), self.path)
@@ -169,7 +160,7 @@ class SideModel:
     def placed(self) -> PlacedModel:
         """Where its layers were meant to go; the target's own placement for its next-token head."""
         most = count_placeable(self._model.model)
-        return PlacedModel(name_of(self.path), int(self._n_gpu_layers), most, self._places)
+        return PlacedModel(name_of(self.path), int(self._n_gpu_layers), most, self._experts)
 
     @property
     def context(self) -> int:
@@ -216,45 +207,28 @@ class _Loading:
             setattr(params, name, getattr(own, name))
         names = target.devices if options.devices is None else options.devices
         found = layer_devices(names) if names or params.n_gpu_layers or fits else []
-        self._devices, self.places = device_array(found), options.places
-        if options.places.experts:
-            refuse_lacking_experts(read_header(path))
+        self._devices, self.experts = device_array(found), 0
         if names:
             params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
-        loading = _trial_of(target, options, names, head=head)
+        loading: Loading = replace(
+            target.loading, devices=names, head=head, type_k=options.type_k, type_v=options.type_v,
+            overrides=(), lora=None, tensors=(),
+        )  # fmt: skip
         if names != target.devices:  # the target's split is for other devices
             params.tensor_split, params.main_gpu = None, 0
             loading = replace(loading, tensor_split=(), main_gpu=0)
         wanted = rough_layers(read_header(path), found) if fits and found else params.n_gpu_layers
-        tensors = options.places.all if found else ()
-        loading = replace(loading, n_gpu_layers=trial_layers(wanted, found), tensors=tensors)
+        loading = replace(loading, n_gpu_layers=trial_layers(wanted, found))
         params.load_mtp = head
         if fits:
             params.use_extra_bufts, may = check_fitting(path, target.trust, loading)
             params.n_gpu_layers = 0
             if may:
-                fit = fit_layers(path, params, context, names, self.places)
-                params.n_gpu_layers, self.places = fit
+                params.n_gpu_layers, self.experts = fit_layers(path, params, context, names)
         else:
             params.use_extra_bufts = check_model(path, target.trust, loading)
-        self._overrides = self.places.array()
+        self._overrides = overrides_for(self.experts)
         params.tensor_buft_overrides = address_of(self._overrides)
-
-
-def _trial_of(
-    target: Any, options: SideOptions, devices: tuple[str, ...], *, head: bool
-) -> Loading:
-    """The target's trial settings, as far as they hold for a second model."""
-    kept: Loading = replace(
-        target.loading,
-        devices=devices,
-        head=head,
-        type_k=options.type_k,
-        type_v=options.type_v,
-        overrides=(),
-        lora=None,
-    )
-    return kept
 
 
 _ROPE = (

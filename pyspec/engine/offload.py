@@ -1,7 +1,10 @@
-"""Decides how many layers go to devices: with `n_gpu_layers="auto"`, as many as fit into their free memory.
+"""Decides where weights go: which layers to devices, with `n_gpu_layers="auto"` as many as fit, and which experts stay apart.
 
-llama.cpp loads the model and creates the context in a mode that allocates nothing. Its log then says on which device each layer
-would lie, and how much memory each device would need. (libllama does not export llama.cpp's own fitting.)
+To know what fits, llama.cpp loads the model and creates the context in a mode that allocates nothing. Its log then says on which
+device each layer would lie, and how much memory each device would need. (libllama does not export llama.cpp's own fitting.)
+
+Experts are most of a mixture's weights, and a token uses few of them. In main memory they cost little speed, and leave the
+devices to attention and to the weights that every token uses (`--n-cpu-moe`).
 """
 
 from __future__ import annotations
@@ -19,16 +22,91 @@ from typing import Any, NamedTuple
 import llama_cpp
 
 from pyspec._lib import log_to
-from pyspec.engine.tensor_places import TensorPlaces, has_experts
-from pyspec.errors import ModelInvalid
-from pyspec.gguf.header import read_header
+from pyspec.draft.costs import Experts
+from pyspec.errors import ModelInvalid, OptionError
+from pyspec.gguf.header import EXPERTS, header_of_parts, read_header
 from pyspec.gguf.reader import Header
 from pyspec.machine import AUTO
 from pyspec.machine.attention import flash_type
-from pyspec.machine.devices import Device, buffer_names, layer_devices, room_on
-from pyspec.machine.others import name_of
+from pyspec.machine.devices import (
+    Device,
+    buffer_names,
+    cpu_buffer_type,
+    layer_devices,
+    room_on,
+)
+from pyspec.machine.others import file_name_of, name_of
 
-_NOWHERE = TensorPlaces()
+# -- experts -----------------------------------------------------------------------------------------------------------
+
+
+class _Override(ctypes.Structure):
+    """llama.cpp's `llama_model_tensor_buft_override`."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buft", ctypes.c_void_p))
+
+
+def checked_experts(n: Any, path: Path) -> int:
+    """Return in how many layers, from the first on, experts stay in main memory; -1 for all.
+
+    Raises OptionError for another value, and for experts that the model's file lacks.
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < -1:
+        raise OptionError(f"n_cpu_moe is {n!r}", "use a number of layers, or -1 for all")
+    if n and not has_experts(read_header(path)):
+        raise OptionError(
+            f"{file_name_of(path)} is no mixture of experts, so there are none to keep in main memory",
+            "leave out --n-cpu-moe and --cpu-moe",
+        )
+    return min(n, 512)
+
+
+def expert_patterns(n: int) -> tuple[str, ...]:
+    """Return regular expressions for the names of the experts of n layers, -1 for all."""
+    one = EXPERTS.pattern
+    return (one,) if n < 0 else tuple(rf"blk\.{i}{one}" for i in range(n))
+
+
+def overrides_for(n: int) -> Any:
+    """Return llama.cpp's array that keeps the experts of n layers in main memory; None for none.
+
+    It must outlive every load that uses it.
+    """
+    if not n:
+        return None
+    patterns = expert_patterns(n)
+    made = (_Override * (len(patterns) + 1))()  # llama.cpp stops at one without a pattern
+    for each, pattern in zip(made, patterns):
+        each.pattern, each.buft = pattern.encode(), cpu_buffer_type()
+    return made
+
+
+def has_experts(header: Header) -> bool:
+    """Whether a file is a mixture of experts."""
+    return any(EXPERTS.search(tensor.name) for tensor in header.tensors)
+
+
+def experts_of(llm: Any) -> tuple[Experts, int] | None:
+    """Return a mixture's experts, and the bytes of weights that a row reads; None for other models."""
+    arch = llm.metadata.get("general.architecture", "")
+    count, used = (
+        int(llm.metadata.get(f"{arch}.expert_{what}", 0)) for what in ("count", "used_count")
+    )
+    if not 0 < used < count:
+        return None
+    experts = others = 0
+    for tensor in header_of_parts(Path(llm.model_path)).tensors:
+        if EXPERTS.search(tensor.name):
+            experts += tensor.nbytes
+        elif tensor.name != "token_embd.weight":
+            others += tensor.nbytes
+    own = experts * used // count
+    return Experts(count, used, own / max(1, own + others)), max(1, own + others)
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
+
+
 _PROBES = 12  # a binary search among 512 layers takes 9
 
 
@@ -38,10 +116,10 @@ def requested_layers(value: Any) -> int:
 
 
 class Fit(NamedTuple):
-    """A placement. layers: how many are on devices, the output included. places: the devices of single tensors."""
+    """A placement: layers on devices, the output included, and layers whose experts stay in main memory (`checked_experts`)."""
 
     layers: int
-    places: TensorPlaces
+    experts: int
 
 
 def fit_layers(
@@ -49,28 +127,27 @@ def fit_layers(
     model_params: Any,
     context_params: Any,
     names: Sequence[str] = (),
-    places: TensorPlaces = _NOWHERE,
+    experts: int = 0,
 ) -> Fit:
     """Return the largest placement whose weights, KV cache and compute buffers fit into the devices' free memory.
 
     If a mixture does not fit as a whole, experts stay in main memory, those of as few layers as possible. If it does not fit
-    without any experts, whole layers stay there too. Tensors that the user has placed are not moved. The parameters are those
+    without any experts, whole layers stay there too. Experts that the user has placed are not moved. The parameters are those
     of the run, except n_gpu_layers, which is ignored. Raises ModelInvalid if llama.cpp cannot load the file.
     """
     header = read_header(path)
     load = _Load(header, model_params, context_params, layer_devices(names))
     most = count_layers(header)
     if not load.devices:
-        return Fit(0, places)
-    if places or not has_experts(header) or load.over(most, places) <= 0:
-        return Fit(load.most_layers(most, places), places)
+        return Fit(0, experts)
+    if experts or not has_experts(header) or load.over(most, 0) <= 0:
+        return Fit(load.most_layers(most, experts), experts)
     low, high = 0, most - 1  # layers whose experts are in main memory: too few, perhaps enough
     while high - low > 1:
         n = (low + high) // 2
-        low, high = (low, n) if load.over(most, TensorPlaces(experts=n)) <= 0 else (n, high)
-    places = TensorPlaces(experts=high)
-    layers = load.most_layers(most, places)
-    return Fit(layers, places if layers else _NOWHERE)
+        low, high = (low, n) if load.over(most, n) <= 0 else (n, high)
+    layers = load.most_layers(most, high)
+    return Fit(layers, high if layers else 0)
 
 
 def count_placeable(model: Any) -> int:
@@ -92,18 +169,19 @@ class PlacedModel(NamedTuple):
     name: str
     n_gpu_layers: int
     most: int
-    places: TensorPlaces = _NOWHERE
+    experts: int = 0
 
     def __str__(self) -> str:
         n = self.n_gpu_layers if 0 <= self.n_gpu_layers < self.most else self.most
-        own = f" ({self.places})" if self.places else ""
+        which = "all" if self.experts < 0 else self.experts
+        own = f" (experts of {which} layers in main memory)" if self.experts else ""
         return f"{n} of {self.most} layers of {self.name}{own}"
 
 
 def placed(target: Any, sides: Sequence[PlacedModel]) -> str:
     """Describe in one line which layers are on which devices; empty if all are on the CPU. sides: draft and companion."""
     most, layers = count_placeable(target.model), target.model_params.n_gpu_layers
-    own = PlacedModel(name_of(Path(target.model_path)), layers, most, target.places)
+    own = PlacedModel(name_of(Path(target.model_path)), layers, most, target.experts)
     there = [str(each) for each in (own, *sides) if each.n_gpu_layers]
     found = layer_devices(target.devices) if there else []
     if not found:
@@ -150,13 +228,13 @@ class _Load:
     context_params: Any
     devices: Sequence[Device]
 
-    def most_layers(self, most: int, places: TensorPlaces) -> int:
+    def most_layers(self, most: int, experts: int) -> int:
         """Return how many of `most` layers fit."""
         low, high, n = 0, most + 1, most
         for _ in range(_PROBES):
             if not low < n < high:
                 break
-            held = self._held(n, places)
+            held = self._held(n, experts)
             over = self._most_over(held)
             if over <= 0:
                 low = n
@@ -166,29 +244,29 @@ class _Load:
             n = min(max(n - -(-over // a_layer), low + 1), high - 1)
         return low
 
-    def over(self, n: int, places: TensorPlaces) -> int:
+    def over(self, n: int, experts: int) -> int:
         """Return how many bytes the fullest device lacks with `n` layers on devices; at most 0 if they fit."""
-        return self._most_over(self._held(n, places))
+        return self._most_over(self._held(n, experts))
 
     def _most_over(self, held: Mapping[str, int]) -> int:
         return max(held.get(each.name, 0) - room_on(each) for each in self.devices)
 
-    def _held(self, n: int, places: TensorPlaces) -> dict[str, int]:
+    def _held(self, n: int, experts: int) -> dict[str, int]:
         """Return the bytes that each device needs for `n` layers; more than it has if llama.cpp cannot create the context."""
-        lines = self._rehearsal(n, places)
+        lines = self._rehearsal(n, experts)
         if lines is None:
             return {each.name: 1 << 62 for each in self.devices}
         found, buffers = _Reading.of(lines), buffer_names(self.devices)
-        held: Counter[str] = Counter(_weights(self.header, found.layers, places))
+        held: Counter[str] = Counter(_weights(self.header, found.layers, experts))
         for device, size in found.cache:
             held[device] += size
         for buffer, size in found.compute:
             held[buffers.get(buffer, "")] += size
         return {each.name: held[each.name] for each in self.devices}
 
-    def _rehearsal(self, n: int, places: TensorPlaces) -> list[str] | None:
+    def _rehearsal(self, n: int, experts: int) -> list[str] | None:
         """Load the model and create the context without allocating. Return llama.cpp's log; None if there is no context."""
-        path, overrides = self.header.path, places.array()
+        path, overrides = self.header.path, overrides_for(experts)
         params = type(self.model_params).from_buffer_copy(self.model_params)
         params.n_gpu_layers, params.no_alloc = n, True
         params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
@@ -205,7 +283,7 @@ class _Load:
 
 
 def address_of(overrides: Any) -> Any:
-    """Return the address of an array of `TensorPlaces.array`; None for None."""
+    """Return the address of an array of `overrides_for`; None for None."""
     return None if overrides is None else ctypes.cast(overrides, ctypes.c_void_p)
 
 
@@ -262,17 +340,18 @@ def _bytes(mebibytes: str) -> int:
     return int((float(mebibytes) + 0.01) * (1 << 20))
 
 
-def _weights(header: Header, layers: Mapping[int, str], places: TensorPlaces) -> dict[str, int]:
+def _weights(header: Header, layers: Mapping[int, str], experts: int) -> dict[str, int]:
     """Return the bytes of weights on each device. Embeddings stay on the CPU; an output tied to them is a copy on its device."""
     held: Counter[str] = Counter()
     output = layers.get(max(layers, default=0), "")
     tied = not any(each.name == "output.weight" for each in header.tensors)
+    apart = re.compile("|".join(expert_patterns(experts)) or "(?!)")
     for tensor in header.tensors:
         block = re.match(r"blk\.(\d+)\.", tensor.name)
         embeds = tensor.name.startswith(_INPUTS)
-        if (place := places.place_of(tensor.name)) is not None:
-            held[place] += tensor.nbytes
-        elif block:
+        if apart.search(tensor.name):
+            continue
+        if block:
             held[layers.get(int(block[1]), output)] += tensor.nbytes
         elif not embeds or (tied and tensor.name == "token_embd.weight"):
             held[output] += tensor.nbytes

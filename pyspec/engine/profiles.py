@@ -1,8 +1,7 @@
-"""What a policy begins with for a pair of models: a stored profile, what earlier rounds taught, or priors by types and sizes.
+"""What a policy begins with for a pair of models: what earlier rounds taught, the draft's prior, or guesses by types and sizes.
 
-A profile belongs to one pair on one machine and is stored in the cache. A draft's acceptance is the same on any machine, so it
-may also be shipped as a prior beside the draft. Reading a file that is damaged or belongs to other models raises ProfileError.
-Loading it for a policy logs a warning instead, and the policy starts without it.
+A draft's acceptance is the same on any machine, so it may be shipped as a prior beside the draft. Reading one that is damaged or
+belongs to another draft raises ProfileError. A policy then starts without it, and a warning says so.
 
 What rounds taught is one small file for each target, draft, build of llama.cpp, processor and number of threads: times of decodes
 by rows, and for each kind of answer (by rule, and by how tokens are drawn) what drafts were worth. Without it each process would
@@ -29,8 +28,7 @@ from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import Experience
 from pyspec.draft.lengths import Length
 from pyspec.draft.policies import Policies
-from pyspec.engine.offload import count_placeable
-from pyspec.engine.tensor_places import experts_of
+from pyspec.engine.offload import count_placeable, experts_of
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.machine.devices import layer_devices
 from pyspec.machine.files import Stamp, file_sha256, recall_as, remember_json, stamp

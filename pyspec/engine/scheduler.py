@@ -30,8 +30,7 @@ from pyspec.engine.answer import Answer, AnswerQueue
 from pyspec.engine.composing import SCORED_CHUNK, Composer, score_chunk
 from pyspec.engine.contexts import Contexts
 from pyspec.engine.handle import PREFILL_CHUNK
-from pyspec.engine.kept import ParkedTexts
-from pyspec.engine.prefix_cache import PrefixCache, common
+from pyspec.engine.kept import ParkedTexts, PrefixCache, common
 from pyspec.engine.statistics import PlainDecode, Tally, plain_decode
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
 from pyspec.requests.records import failed

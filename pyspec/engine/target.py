@@ -16,19 +16,20 @@ import llama_cpp
 
 from pyspec.engine.offload import (
     address_of,
+    checked_experts,
     context_of,
+    expert_patterns,
     fit_layers,
+    overrides_for,
     place_on,
     requested_layers,
     rough_layers,
     trial_layers,
 )
-from pyspec.engine.tensor_places import Overrides, tensor_places
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
 from pyspec.gguf.check import Loading, check_fitting, check_model
 from pyspec.gguf.header import check_adapter, read_header, shape_of
-from pyspec.gguf.heads import has_head
-from pyspec.gguf.kinds import most_positions, no_decoder, refuse_other_kinds
+from pyspec.gguf.kinds import has_head, most_positions, no_decoder, refuse_other_kinds
 from pyspec.machine import AUTO, parse_devices
 from pyspec.machine.attention import flash_pays
 from pyspec.machine.devices import device_array, layer_devices
@@ -63,7 +64,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     for as many as fit on `devices` (names as `pyspec info` lists them; all by default), with `room_for` (cells of KV cache,
     sequences; by default n_ctx and one).
 
-    n_cpu_moe, override_tensor: where single tensors lie, as `tensor_places` reads them; `places` says what came of it.
+    n_cpu_moe: of a mixture, the first layers whose experts stay in main memory, -1 for all; `experts` says what came of it.
 
     chat_template: None for the file's own (plain words if it has none), the name of one of its templates, a path, or "none" for
     plain words. template_args: its variables for all chats, such as {"enable_thinking": False}.
@@ -87,7 +88,6 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         chat_template: str | None = None,
         template_args: Mapping[str, Any] | None = None,
         n_cpu_moe: int = 0,
-        override_tensor: Overrides | None = None,
         **kwargs: Any,
     ) -> None:
         # the base class closes it, even if the file is refused below
@@ -110,7 +110,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self._chosen = layer_devices(self.devices) if layers != 0 or self.devices else []
         kwargs["flash_attn"] = self._flash(Path(model_path), kwargs)
         self._device_array = device_array(self._chosen)
-        self.places = tensor_places(n_cpu_moe, override_tensor, Path(model_path))
+        self.experts = checked_experts(n_cpu_moe, Path(model_path))
         self.loading = replace(
             self._loading(model_path, kwargs),
             extra_buffers=extra_buffers,
@@ -123,7 +123,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             kwargs["n_gpu_layers"] = self._fitting(model_path, kwargs, room_for)
         else:
             self._may_use_extra = check_model(model_path, trust, self.loading)
-        self._overrides = self.places.array()
+        self._overrides = overrides_for(self.experts)
         self._hidden: dict[str, str] | None = {}
         renderer = self._load_and_render(model_path, kwargs)
         # garbage collection finalises in any order: keep model and context alive until this object has closed itself
@@ -175,7 +175,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             split_mode=kwargs.get("split_mode", llama_cpp.LLAMA_SPLIT_MODE_LAYER),
             main_gpu=kwargs.get("main_gpu", 0),
             tensor_split=tuple(kwargs.get("tensor_split") or ()),
-            tensors=self.places.all if self._chosen else (),
+            tensors=expert_patterns(self.experts) if self._chosen else (),
             offload_kqv=kwargs.get("offload_kqv", True),
             n_ctx=kwargs["n_ctx"],
             n_threads=kwargs["n_threads"],
@@ -198,8 +198,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         cells, sequences = room_for or (kwargs["n_ctx"], 1)
         context = context_of(kwargs, cells, sequences)
         context.n_rs_seq = self._snapshots
-        layers, self.places = fit_layers(
-            Path(model_path), params, context, self.devices, self.places
+        layers, self.experts = fit_layers(
+            Path(model_path), params, context, self.devices, self.experts
         )
         return layers
 

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from pyspec.errors import ModelRejected, OptionError
 from pyspec.gguf.header import read_header
-from pyspec.gguf.heads import kind_of_draft
-from pyspec.gguf.kinds import most_positions
+from pyspec.gguf.kinds import kind_of_draft, most_positions
 from pyspec.gguf.reader import Header
 from pyspec.machine import EXTRA_BUFFERS
+from pyspec.machine.child import ChildExit, run_child
 from pyspec.machine.files import Stamp, recall, remember, show, stamp, stamps
-from pyspec.machine.isolate import ChildExit, run_child
 from pyspec.machine.machine import engine_build, has_amx, processor
 from pyspec.machine.others import file_name_of, shipped_folders
 
@@ -44,33 +43,26 @@ _BEYOND = ("head", "type_k", "type_v", "overrides")
 
 @dataclass(frozen=True)
 class Loading:
-    """How the run will load a model; the trial load does the same.
-
-    n_gpu_layers: 0 for none. devices: names of devices for layers, () for all. split_mode, main_gpu, tensor_split and
-    offload_kqv: as in llama.cpp. n_ctx: tokens. extra_buffers: auto, on or off. vocab_only: load only the vocabulary; the
-    file may lack weights. embedding: only compute embeddings. head: load the next-token head. type_k, type_v: types of the
-    KV cache. tensors: patterns of names, and the devices of tensors that match. overrides: header values that replace the
-    file's. lora: an adapter's file and scale.
-    """
+    """How the run will load a model; the trial load does the same."""
 
     n_gpu_layers: int = 0
-    devices: tuple[str, ...] = ()
-    split_mode: int = 1
+    devices: tuple[str, ...] = ()  # their names; empty for all
+    split_mode: int = 1  # as in llama.cpp, like the next two
     main_gpu: int = 0
     tensor_split: tuple[float, ...] = ()
-    tensors: tuple[tuple[str, str], ...] = ()
+    tensors: tuple[str, ...] = ()  # patterns of the names of tensors that stay in main memory
     offload_kqv: bool = True
-    n_ctx: int = 512
+    n_ctx: int = 512  # tokens
     n_threads: int = 2
     flash_attn: bool = True
-    extra_buffers: str = "auto"
-    vocab_only: bool = False
-    embedding: bool = False
-    head: bool = False
-    type_k: int | None = None
+    extra_buffers: str = "auto"  # on or off
+    vocab_only: bool = False  # the file may lack weights
+    embedding: bool = False  # compute nothing but embeddings
+    head: bool = False  # load the next-token head
+    type_k: int | None = None  # of the KV cache
     type_v: int | None = None
-    overrides: tuple[tuple[str, bool | int | float | str], ...] = ()
-    lora: tuple[str, float] | None = None
+    overrides: tuple[tuple[str, bool | int | float | str], ...] = ()  # for values of the header
+    lora: tuple[str, float] | None = None  # an adapter's file and scale
 
     @property
     def what(self) -> str:

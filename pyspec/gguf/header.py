@@ -15,7 +15,14 @@ import msgspec
 
 from pyspec.errors import ModelError, ModelInvalid, PyspecError
 from pyspec.gguf.reader import STRING, Array, Header, Value, parse_header
-from pyspec.gguf.vocabulary import TOKENS, VocabularyHash, compared, read_vocabulary, words_of
+from pyspec.gguf.vocabulary import (
+    TOKENS,
+    VocabularyHash,
+    compared,
+    fault_of,
+    read_vocabulary,
+    words_of,
+)
 from pyspec.machine.files import (
     MAX_PARTS,
     parts_of,
@@ -131,8 +138,6 @@ def _check_vocabulary(header: Header) -> None:
 
 def _check_charsmap(header: Header) -> None:
     """Check the table for any tokenizer, since an override may name another than the file."""
-    from pyspec.gguf.charsmap import fault_of  # noqa: PLC0415 - needs numpy, which few headers do
-
     if isinstance(header.metadata.get(_CHARSMAP), Array):
         table = header.array(_CHARSMAP)
         fault = fault_of(table.tobytes()) if not isinstance(table, list) else "is a list of texts"
@@ -213,27 +218,22 @@ _FILE_TYPES = {
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Facts from the header.
-
-    kind: "model" or one of `kinds.PURPOSES`. vocabulary: None without a tokenizer. name: the name in the header. positions:
-    rows of the table of learned positions, 0 without one. heads: next-token layers (MTP) with tensors in the file. causal: no
-    token attends to later ones. state: most bytes of the recurrent state of a sequence. sampling: what the file suggests, by the
-    last part of its key, unchecked. idle: bytes of experts that a token does not use.
-    """
+    """Facts from the header."""
 
     architecture: str
     type: str
-    name: str
+    name: str  # the one in the header
     n_vocab: int
-    vocabulary: VocabularyHash | None
+    vocabulary: VocabularyHash | None  # None without a tokenizer
     size: int
-    positions: int = 0
-    kind: str = "model"
-    heads: int = 0
-    causal: bool = True
-    state: int = 0
+    positions: int = 0  # rows of the table of learned positions, 0 without one
+    kind: str = "model"  # or one of `kinds.PURPOSES`
+    heads: int = 0  # next-token layers (MTP) with tensors in the file
+    causal: bool = True  # no token attends to later ones
+    state: int = 0  # most bytes of the recurrent state of a sequence
+    # what the file suggests, by the last part of its key, unchecked
     sampling: dict[str, int | float | str] = {}
-    idle: int = 0
+    idle: int = 0  # bytes of experts that a token does not use
 
     @property
     def read(self) -> int:

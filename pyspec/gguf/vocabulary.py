@@ -1,7 +1,7 @@
-"""Whether two files have the same tokens by llama.cpp's own test (common/speculative.cpp), from a few hashes of each.
+"""Tokens of a file: whether two files have the same, and whether a table of characters is sound.
 
-The test: the same type of tokenizer; the same BOS token if one is added, the same EOS token if one is added; sizes at most 128
-apart; and the same texts for all shared ids from 5 on.
+The same is meant by llama.cpp's own test (common/speculative.cpp), from a few hashes of each: the same type of tokenizer, BOS
+token if one is added, and EOS token if one is added; sizes at most 128 apart; and the same texts for all shared ids from 5 on.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -39,22 +40,17 @@ _ENDS = {"SPM": (1, 2), "WPM": (101, None), "BPE": (11, 11), "UGM": (None, 1), "
 
 
 class VocabularyHash(msgspec.Struct, frozen=True):
-    """What the test needs of a file.
+    """What the test needs of a file."""
 
-    kind: type of tokenizer. bos, eos: the token added at the beginning or end of each text, -1 for none. base: the first id
-    of the last whole block of 128 tokens. before, upto: hashes of the texts of ids [5, base) and [5, base + 128). tail:
-    checksums of the texts from base on, 8 digits each. marks: the first control and user-defined tokens, ids and texts.
-    """
-
-    kind: str
+    kind: str  # of tokenizer
     size: int
-    bos: int
-    eos: int
-    base: int
-    before: str
-    upto: str
-    tail: str
-    marks: tuple[tuple[int, str], ...] = ()
+    bos: int  # the token added at the beginning of each text, -1 for none
+    eos: int  # at the end
+    base: int  # the first id of the last whole block of 128 tokens
+    before: str  # hash of the texts of ids [5, base)
+    upto: str  # of ids [5, base + 128)
+    tail: str  # checksums of the texts from base on, 8 digits each
+    marks: tuple[tuple[int, str], ...] = ()  # the first control and user-defined tokens
 
     def fits(self, other: VocabularyHash) -> bool:
         """Whether llama.cpp lets one model draft for the other."""
@@ -142,3 +138,62 @@ def _marks(header: Header, texts: Sequence[bytes]) -> tuple[tuple[int, str], ...
     marked = np.flatnonzero(np.isin(listed, _MARKS)).tolist()
     marks = [int(i) for i in marked if not texts[i].startswith(b"[PAD")]  # padding in older files
     return tuple((i, texts[i].decode("utf-8", "replace")[:64]) for i in marks[:_MAX_MARKS])
+
+
+# -- the table of characters -------------------------------------------------------------------------------------------
+
+# Of a unigram tokenizer: a double array (Kanda 2018, as SentencePiece compiles it) and the texts that its leaves point to.
+# llama.cpp walks it at each position of a text, and throws through C if a step leaves the array or a text has no end. It is
+# unknown which inputs do that, so the whole table is walked here.
+
+LARGEST_TABLE = 1 << 20
+"""Largest table, bytes; SentencePiece's own are a quarter of that."""
+
+DEEPEST = 255
+"""Longest entry, bytes: each position of a text may cost as many steps."""
+
+_HAS_TEXT, _WIDE, _VALUE = 1 << 8, 1 << 9, 0x7FFFFFFF
+
+
+def fault_of(table: bytes) -> str:
+    """Return what is wrong with a table, or the empty string."""
+    import numpy as np  # noqa: PLC0415 - few headers have one
+
+    if len(table) < 5:
+        return "is too short"
+    if len(table) > LARGEST_TABLE:
+        return f"is larger than {LARGEST_TABLE >> 20} MiB"
+    size = int.from_bytes(table[:4], "little")
+    if size + 4 >= len(table):
+        return "ends before its texts"
+    nodes = np.frombuffer(table, np.uint32, size // 4, 4)
+    return _walk(nodes, table[4 + size :].rfind(b"\0")) if len(nodes) else ""
+
+
+def _walk(nodes: Any, last_end: int) -> str:
+    """Visit all nodes that any text reaches, one byte per step. last_end: where the last text ends.
+
+    A node is reached only by the byte it names, so only from one place: its index XOR that byte.
+    """
+    import numpy as np  # noqa: PLC0415 - as above
+
+    labels = (nodes & 0xFF).astype(np.int64)
+    bases = ((nodes >> 10) << ((nodes & _WIDE) >> 6)).astype(np.int64)
+    steps = np.flatnonzero((labels != 0) & (nodes <= _VALUE))
+    start, end = steps ^ labels[steps], steps ^ bases[steps]
+    reached = bases[:1]
+    for _ in range(DEEPEST + 1):
+        if np.any(reached | 0xFF >= len(nodes)):  # a byte leads anywhere among 256 nodes
+            return "leads beyond its end"
+        here = np.zeros(len(nodes), bool)
+        here[reached] = True
+        taken = (start < len(nodes)) & here[np.minimum(start, len(nodes) - 1)]
+        if not taken.any():
+            return ""
+        reached = end[taken]
+        texts = reached[(nodes[steps[taken]] & _HAS_TEXT) != 0]
+        if np.any(texts >= len(nodes)):
+            return "leads beyond its end"
+        if np.any((nodes[texts] & _VALUE).astype(np.int64) > last_end):
+            return "names a text that has no end"
+    return f"has entries of more than {DEEPEST} bytes"

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 from pyspec.gguf.header import Facts, facts_of
-from pyspec.gguf.heads import ASSISTANT, MTP, NAMES, STATE_KINDS, has_head, head_size, unused_heads
+from pyspec.gguf.kinds import ASSISTANT, MTP, NAMES, STATE_KINDS, has_head, head_size, unused_heads
 from pyspec.hub.fetch import cached, read_provenance
 from pyspec.hub.locate import OURS, found_here
 from pyspec.hub.sources import Entry, Family, Manifest, load_manifest
@@ -44,21 +44,16 @@ BESIDE = "beside it"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that could draft for a target.
-
-    origin: where it is. size: bytes. share: of the bytes that a token of the target reads, roughly the cost of its step relative
-    to the target's. note: what to know about it. path: None for one to fetch. memory: bytes with 4096 tokens of context, 0 if
-    unknown. licence: of one to fetch.
-    """
+    """A model that could draft for a target."""
 
     name: str
-    origin: str
-    size: int
-    share: float
-    note: str = ""
-    path: Path | None = None
-    memory: int = 0
-    licence: str = ""
+    origin: str  # where it is
+    size: int  # bytes
+    share: float  # of the bytes that a token of the target reads: about a step's relative cost
+    note: str = ""  # what to know about it
+    path: Path | None = None  # None for one to fetch
+    memory: int = 0  # bytes with 4096 tokens of context, 0 if unknown
+    licence: str = ""  # of one to fetch
 
 
 LocalDraft = tuple[LocalModel, Facts]

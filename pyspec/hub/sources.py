@@ -88,53 +88,41 @@ class Entry(_Strict, frozen=True):
 
 
 class FamilyDraft(_Strict, frozen=True):
-    """A small model of a family on the hub.
+    """A small model of a family on the hub."""
 
-    model: OWNER/REPO:TYPE or hf:OWNER/REPO/FILE. size: bytes, 0 if no source states it. memory: bytes with 4096 tokens of
-    context. licence: of the weights. note: what to know about it. of: for a draft made for one size, text that the target's
-    name must contain. source: the page or thread that names the file, or states its speed-up.
-    """
-
-    model: str
-    size: int
-    licence: str
-    memory: int = 0
-    note: str = ""
-    of: str = ""
-    source: str = ""
+    model: str  # OWNER/REPO:TYPE or hf:OWNER/REPO/FILE
+    size: int  # bytes, 0 if no source states it
+    licence: str  # of the weights
+    memory: int = 0  # bytes with 4096 tokens of context
+    note: str = ""  # what to know about it
+    of: str = ""  # for a draft made for one size, text that the target's name must contain
+    source: str = ""  # the page or thread that names the file, or states its speed-up
 
 
 class Family(_Strict, frozen=True):
-    """Models that draft for each other, recognised by architecture, vocabulary size and distinguishing tokens.
-
-    n_vocab: empty for any. marks: texts of control or user-defined tokens by id, "" for an id that is not one. vocabulary: hashes
-    as in `VocabularyHash`; one must be the model's. drafts: empty if none is known as GGUF. note: what drafts in that case.
-    """
+    """Models that draft for each other, recognised by architecture, vocabulary size and distinguishing tokens."""
 
     name: str
     architectures: tuple[str, ...]
-    n_vocab: tuple[int, ...] = ()
-    drafts: tuple[FamilyDraft, ...] = ()
+    n_vocab: tuple[int, ...] = ()  # empty for any
+    drafts: tuple[FamilyDraft, ...] = ()  # empty if none is known as GGUF
+    # texts of control or user-defined tokens by id, "" for an id that is not one
     marks: dict[str, str] = {}
-    vocabulary: tuple[str, ...] = ()
-    note: str = ""
+    vocabulary: tuple[str, ...] = ()  # hashes as in `VocabularyHash`; one must be the model's
+    note: str = ""  # what drafts where none is known
 
 
 class ChatModel(_Strict, frozen=True):
-    """A chat model by a short name.
+    """A chat model by a short name."""
 
-    name, label: as in qwen3 and 4b. model: OWNER/REPO:TYPE. size, memory: bytes of the file, and with 4096 tokens of context.
-    draft: one that fits it, "" if none is known. note: what to know about it.
-    """
-
-    name: str
+    name: str  # and the label: as in qwen3 and 4b
     label: str
-    model: str
-    size: int
-    memory: int
+    model: str  # OWNER/REPO:TYPE
+    size: int  # bytes of the file
+    memory: int  # bytes with 4096 tokens of context
     licence: str
-    draft: str = ""
-    note: str = ""
+    draft: str = ""  # one that fits it, "" if none is known
+    note: str = ""  # what to know about it
 
     @property
     def full(self) -> str:

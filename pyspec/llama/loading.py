@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyspec.draft.lengths import parse_length
-from pyspec.engine.assembly import Assembly
+from pyspec.engine.assembly import Assembly, choose_parts, may_use_head
 from pyspec.engine.models import SideOptions
 from pyspec.engine.profiles import PairMemory
-from pyspec.engine.selection import choose_parts, may_use_head
 from pyspec.engine.session import Session
 from pyspec.engine.target import SNAPSHOTS
 
@@ -24,7 +23,6 @@ class Drafts:
         self._draft, self._companion, self._memory = own["draft"], own["companion"], own["memory"]
         self._options = SideOptions.of(
             own["draft_n_gpu_layers"], own["draft_devices"], (own["draft_type_k"], own["draft_type_v"]),
-            own["draft_n_cpu_moe"], own["draft_override_tensor"],
         )  # fmt: skip
         self._length = parse_length(own["length"])
         self.for_target = {

@@ -20,7 +20,6 @@ from typing_extensions import Unpack
 
 from pyspec.engine.offload import placed
 from pyspec.engine.options import OFF, AnswerOptions, Speculation
-from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import EngineError, OptionError
 from pyspec.llama.generation import (
     Answering,
@@ -76,10 +75,10 @@ _IDS = Method("generate")
 
 _OF_DRAFTS = (
     "draft", "companion", "verification", "length", "sampling", "draft_n_gpu_layers", "draft_type_k", "draft_type_v",
-    "draft_devices", "draft_n_cpu_moe", "draft_override_tensor", "memory",
+    "draft_devices", "memory",
 )  # fmt: skip
 _OWN_ARGUMENTS = (
-    *_OF_DRAFTS, "devices", "n_cpu_moe", "override_tensor", "wait", "trust", "extra_buffers", "chat_template", "template_args",
+    *_OF_DRAFTS, "devices", "n_cpu_moe", "wait", "trust", "extra_buffers", "chat_template", "template_args",
 )  # fmt: skip
 """What `llama_cpp.Llama` does not have."""
 
@@ -111,8 +110,7 @@ class SpeculativeLlama(Mirror):
         draft_type_k: ggml's number of the KV cache's key type, for draft and companion; None is F16. `draft_type_v` is of values.
         devices: Names of the devices that may be used, as `pyspec info` lists them; None for all. `placed` says what lies where.
             `draft_devices` is the same for draft and companion; None follows the target.
-        n_cpu_moe: Of a mixture, the first layers whose experts stay in main memory; -1 for all. `draft_n_cpu_moe` is the draft's.
-        override_tensor: Where tensors of some names lie: "PATTERN=CPU" or a dict. `draft_override_tensor` is the draft's.
+        n_cpu_moe: Of a mixture, the first layers whose experts stay in main memory; -1 for all.
         wait: What a call does while another answer is in flight: True waits for it, as threads that share the object expect, a
             number waits at most that many seconds, and False refuses with EngineBusy. A stream keeps others waiting until it is
             read to its end, closed, or cancelled with `cancel()`, so one thread must not interleave two streams.
@@ -193,9 +191,6 @@ class SpeculativeLlama(Mirror):
         devices: str | Sequence[str] | None = None,
         draft_devices: str | Sequence[str] | None = None,
         n_cpu_moe: int = 0,
-        override_tensor: Overrides | None = None,
-        draft_n_cpu_moe: int = 0,
-        draft_override_tensor: Overrides | None = None,
         wait: bool | float = True,
         memory: bool = False,
         trust: bool = False,

@@ -15,7 +15,7 @@ from typing import Any
 from pyspec._version import LLAMA_CPP_VERSIONS
 from pyspec.errors import OptionError
 from pyspec.machine import parse_devices
-from pyspec.machine._child import add_server, ggml_function
+from pyspec.machine.child import ggml_function
 from pyspec.machine.files import recall, remember
 from pyspec.machine.machine import this_machine
 
@@ -30,15 +30,12 @@ _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
 
 @dataclass(frozen=True)
 class Device:
-    """A device with ggml's name for it. kind: GPU, integrated GPU, RPC, accelerator or CPU.
+    """A device of llama.cpp's."""
 
-    free, total: bytes, both 0 if the device does not say.
-    """
-
-    name: str
+    name: str  # ggml's
     description: str
-    kind: str
-    free: int
+    kind: str  # GPU, integrated GPU, RPC, accelerator or CPU
+    free: int  # bytes, as `total`; both 0 if the device does not say
     total: int
     address: int
 
@@ -108,24 +105,9 @@ def buffer_names(found: Iterable[Device]) -> dict[str, str]:
     return {name_of(buffer_type(each.address)).decode(): each.name for each in found}
 
 
-CPU = "CPU"
-"""llama.cpp's name for main memory."""
-
-
-def placeable_names() -> dict[str, str]:
-    """Return the names of devices that tensors can be put on, the CPU included, by device or buffer name in lower case."""
-    found = [each for each in devices() if each.takes_layers]
-    names = {buffer.lower(): name for buffer, name in buffer_names(found).items()}
-    return {**names, **{each.name.lower(): each.name for each in found}, CPU.lower(): CPU}
-
-
-def buffer_type(name: str) -> int:
-    """Return the address of a device's buffer type. Raises OptionError for an unknown name."""
-    pointer = ctypes.c_void_p
-    if name == CPU:
-        return int(_ggml("ggml_backend_cpu_buffer_type", pointer)())
-    (device,) = layer_devices([name])
-    return int(_ggml("ggml_backend_dev_buffer_type", pointer, pointer)(device.address))
+def cpu_buffer_type() -> int:
+    """Return the address of the type of buffers in main memory."""
+    return int(_ggml("ggml_backend_cpu_buffer_type", ctypes.c_void_p)())
 
 
 def device_array(found: Sequence[Device]) -> Any:
@@ -204,14 +186,14 @@ def _reach(server: str) -> None:
 
 @cache
 def _add_server(server: str) -> None:
-    from llama_cpp import llama_cpp  # noqa: PLC0415 - as above
-
-    llama_cpp.llama_backend_init()
-    found = add_server(llama_cpp, server)
-    if found is None:
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    registry = _ggml("ggml_backend_reg_by_name", pointer, text)(b"RPC")
+    proc = _ggml("ggml_backend_reg_get_proc_address", pointer, pointer, text)
+    if not (registry and (add := proc(registry, b"ggml_backend_rpc_add_server"))):
         raise OptionError("this llama-cpp-python has no RPC", f"reinstall it: {reinstall('RPC')}")
-    if not found:
+    if not (made := ctypes.CFUNCTYPE(pointer, text)(add)(server.encode())):
         raise OptionError(f"the RPC server at {server} has no devices", "start it with one")
+    _ggml("ggml_backend_register", None, pointer)(made)
 
 
 # -- builds of llama-cpp-python ----------------------------------------------------------------------------------------
@@ -230,9 +212,7 @@ FLAGS = {
 """Build flags of llama.cpp by maker of the device; Vulkan works for all three makers of cards."""
 
 _PAGES = {"NVIDIA": "cu124", "Apple": "metal"}
-_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
-_OTHER_BUS = re.compile(r"[0-9a-f]{4}:(?!00:)[0-9a-f]{2}:")
-# Intel's integrated graphics are on the first PCI bus; a device on another bus is a card
+_DRIVERS = {"NVIDIA": ("proc/driver/nvidia", "dev/nvidia0"), "AMD": ("dev/kfd",)}
 
 
 def reinstall(device: str) -> str:
@@ -265,25 +245,10 @@ def advice(maker: str) -> str:
 def cards(
     root: Path = Path("/"), system: str = sys.platform, machine: str = platform.machine()
 ) -> list[str]:
-    """Return the makers of the graphics cards that this machine surely has, the likely fastest first.
+    """Return the makers of the graphics cards that this machine has drivers for, the likely fastest first.
 
-    root: where /dev, /proc and /sys are.
+    root: where /dev and /proc are.
     """
     if system == "darwin":
         return ["Apple"] if machine == "arm64" else []
-    found = {_maker(device) for device in (root / "sys/class/drm").glob("card*/device")}
-    if (root / "proc/driver/nvidia").is_dir() or (root / "dev/nvidia0").exists():
-        found.add("NVIDIA")
-    if (root / "dev/kfd").exists():
-        found.add("AMD")
-    return [maker for maker in _VENDORS.values() if maker in found]
-
-
-def _maker(device: Path) -> str:
-    """Return the maker of a PCI display device; empty if unknown, or if it may be part of the processor."""
-    try:
-        maker = _VENDORS.get((device / "vendor").read_text(encoding="ascii").strip(), "")
-        own = maker != "Intel" or _OTHER_BUS.match(device.resolve().name)
-    except (OSError, ValueError):
-        return ""
-    return maker if own else ""
+    return [maker for maker, signs in _DRIVERS.items() if any((root / s).exists() for s in signs)]

@@ -148,13 +148,18 @@ def ollama() -> Iterator[LocalModel]:
 
 
 def _ollama_at(root: Path) -> Iterator[LocalModel]:
+    for manifest, name, aliases in _manifests(root):
+        if (blob := _blob(root, manifest, _MODEL_LAYER)) is not None:
+            yield LocalModel(name, blob, "ollama", aliases, name)
+        if (blob := _blob(root, manifest, _DRAFT_LAYER)) is not None:
+            yield LocalModel(f"{name}-draft", blob, "ollama", (), name)
+
+
+def _manifests(root: Path) -> Iterator[tuple[Path, str, tuple[str, ...]]]:
+    """Yield each manifest with its model's name and its other names."""
     with suppress(OSError):
         for path in sorted(root.glob("manifests/*/*/*/*")):
-            name, aliases = _ollama_names(*path.parts[-4:])
-            if (blob := _blob(root, path, _MODEL_LAYER)) is not None:
-                yield LocalModel(name, blob, "ollama", aliases, name)
-            if (blob := _blob(root, path, _DRAFT_LAYER)) is not None:
-                yield LocalModel(f"{name}-draft", blob, "ollama", (), name)
+            yield (path, *_ollama_names(*path.parts[-4:]))
 
 
 def _ollama_names(host: str, namespace: str, model: str, tag: str) -> tuple[str, tuple[str, ...]]:
@@ -186,15 +191,14 @@ def ollama_params(path: Path, name: str = "") -> dict[str, Any]:
 
     Unchecked; empty for other files.
     """
-    root = path.parent.parent
     if not _DIGEST.fullmatch(path.name):
         return {}
-    found = []
-    with suppress(OSError):
-        for manifest in sorted(root.glob("manifests/*/*/*/*")):
-            if _blob(root, manifest, _MODEL_LAYER) == path:
-                own, others = _ollama_names(*manifest.parts[-4:])
-                found.append((name not in (own, *others), own.endswith(":latest"), own, manifest))
+    root = path.parent.parent
+    found = [
+        (name not in (own, *others), own.endswith(":latest"), own, manifest)
+        for manifest, own, others in _manifests(root)
+        if _blob(root, manifest, _MODEL_LAYER) == path
+    ]
     blob = _blob(root, min(found)[-1], _PARAMS_LAYER) if found else None
     return {} if blob is None else _json(blob)
 
@@ -262,34 +266,20 @@ def _snapshots(repo: str, folder: Path) -> Iterator[LocalModel]:
 
 
 def llama_cpp() -> Iterator[LocalModel]:
-    """Yield llama.cpp's models, OWNER_REPO_FILE; records beside them say where the owner ends."""
+    """Yield llama.cpp's models, OWNER_REPO_FILE; manifests beside them say where the owner ends."""
     root = _folder("LLAMA_CACHE") or platformdirs.user_cache_path(
         "llama.cpp", appauthor=False, opinion=False
     )
     with suppress(OSError):
-        repos = _known_repos(root)
-        for path in sorted(root.glob("*.gguf")):
-            if not is_model(path):
-                continue
+        named = (path.name.split("=") for path in root.glob("manifest=*=*=*.json"))
+        repos = {f"{owner}_{repo}_": f"{owner}/{repo}" for _, owner, repo, *_ in named}
+        for path in filter(is_model, sorted(root.glob("*.gguf"))):
             repo = next((r for p, r in repos.items() if path.name.startswith(p)), None)
             if repo is None:
                 yield LocalModel(PART.sub("", path.stem), path, "llama.cpp", (path.name,))
                 continue
             name, aliases = gguf_names(repo, path.name[len(repo) + 1 :])
             yield LocalModel(name, path, "llama.cpp", (*aliases, path.stem, path.name), repo)
-
-
-def _known_repos(root: Path) -> dict[str, str]:
-    """Return repositories by file name prefix, from the manifests and the records beside downloads."""
-    repos: dict[str, str] = {}
-    for path in root.glob("manifest=*=*=*.json"):
-        _, owner, repo, _ = path.name.split("=", 3)
-        repos[f"{owner}_{repo}_"] = f"{owner}/{repo}"
-    for path in root.glob("*.gguf.json"):
-        found = re.search(r"//[^/]+/([\w.-]+)/([\w.-]+)/resolve/", str(_json(path).get("url", "")))
-        if found:
-            repos[f"{found[1]}_{found[2]}_"] = f"{found[1]}/{found[2]}"
-    return repos
 
 
 def is_model(path: Path) -> bool:
@@ -330,12 +320,6 @@ def drafts_folder() -> Path | None:
 def shipped_folders() -> list[Path]:
     """Return the folders of shipped models, the manifest's first."""
     return [folder for folder in (models_folder(), drafts_folder()) if folder is not None]
-
-
-def shipped_file(name: str) -> Path | None:
-    """Return a file that ships with pyspec, or was fetched instead; None if it is not here."""
-    places = [folder / name for folder in (*shipped_folders(), models_dir())]
-    return next((path for path in places if path.is_file()), None)
 
 
 def came_with(draft: Path, suffix: str) -> Path:

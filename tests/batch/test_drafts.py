@@ -52,7 +52,7 @@ def drafted(monkeypatch):
 def find(monkeypatch, path):
     """Let `auto` find a draft model here."""
     here = SimpleNamespace(path=path, name=path.stem, origin="a test")
-    monkeypatch.setattr("pyspec.engine.selection.drafts_here", lambda _: iter([here]))
+    monkeypatch.setattr("pyspec.engine.assembly.drafts_here", lambda _: iter([here]))
 
 
 def texts(batch, records):

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.engine.kept import MIN_TOKENS
-from pyspec.engine.prefix_cache import PrefixCache, common
+from pyspec.engine.kept import MIN_TOKENS, PrefixCache, common
 
 SHARED = "once upon a time there was a king and he had "
 WORDS = [SHARED + "ab", SHARED + "cde", SHARED + "f"]

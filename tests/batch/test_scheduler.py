@@ -11,7 +11,7 @@ from pyspec.batch.output import output_line
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.engine.answer import Answer
 from pyspec.engine.handle import Engine
-from pyspec.engine.prefix_cache import MIN_TOKENS
+from pyspec.engine.kept import MIN_TOKENS
 from pyspec.errors import Cancelled, EngineError, NumericError
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling
@@ -19,16 +19,8 @@ from pyspec.sampling.verification import Margin
 from pyspec.text.result import RecordResult
 
 WORDS = [
-    "a",
-    "hello",
-    "once upon a time",
-    "x" * 90,
-    "the end.",
-    "bb",
-    "zyxwvut",
-    "q" * 33,
-    "to be or not to be",
-]
+    "a", "hello", "once upon a time", "x" * 90, "the end.", "bb", "zyxwvut", "q" * 33, "to be or not to be",
+]  # fmt: skip
 
 
 def answers(batch, records):

@@ -131,12 +131,9 @@ def test_a_row_without_a_prompt_counts_as_failed(go, table):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("question\nHello, who are you?\n", 2),
-        ("id,question\n1,a\n2,Well, why?\n", 3),
-        ('id,question\n1,"a\nb"\n2,"c",d\n', 4),
-        ("id;question\n1;a;b\n", 2),
-    ],
-)
+        ("question\nHello, who are you?\n", 2), ("id,question\n1,a\n2,Well, why?\n", 3),
+        ('id,question\n1,"a\nb"\n2,"c",d\n', 4), ("id;question\n1;a;b\n", 2) ],
+)  # fmt: skip
 def test_a_row_longer_than_the_head_is_refused(text, line):
     """Nothing says which column its cells belong to, and none is dropped."""
     with pytest.raises(InputError, match=f"line {line}: . cells under . column"):

@@ -159,7 +159,7 @@ def test_heads_without_a_graph_are_named(
     facts = facts_of(pair[0])
     assert facts is not None
     headed = msgspec.structs.replace(facts, heads=1, architecture="exaone4")
-    monkeypatch.setattr("pyspec.gguf.heads.facts_of", lambda _path: headed)
+    monkeypatch.setattr("pyspec.gguf.kinds.facts_of", lambda _path: headed)
     sentence = (
         "its next-token head (MTP) stays unused: "
         "this llama.cpp has no graph for it in exaone4 models"

@@ -10,7 +10,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from pyspec.draft.lookup import ForeignDrafter, LookupDrafter
 from pyspec.engine import models
-from pyspec.engine.selection import choose_parts
+from pyspec.engine.assembly import choose_parts
 from pyspec.errors import (
     DraftMismatch,
     EngineError,
@@ -62,7 +62,6 @@ def test_drafter_object(target):
 
 @pytest.mark.parametrize("draft", [None, 3, object(), ["lookup"]])
 def test_something_else_is_refused(target, draft):
-    """What is none of these is an OptionError that says what is."""
     with pytest.raises(OptionError, match="LlamaDraftModel"):
         choose_parts(target, draft, "auto")
 
@@ -82,7 +81,6 @@ def test_a_companion_that_has_nothing_to_judge_is_left_out(target, tiny_draft, t
 
 
 def test_companion_is_named_in_results(open_llama, tiny_target, tiny_draft, tiny_companion):
-    """Draft and companion appear in the block under their own names."""
     llm = open_llama(tiny_target, draft=tiny_draft, companion=tiny_companion, length="companion")
     ask(llm, PROMPT)
     assert (llm.last_speculation["draft"], llm.last_speculation["companion"]) == (
@@ -160,13 +158,12 @@ def test_padded_vocabulary_is_accepted(open_llama, tiny_target, tmp_path):
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda _path, _whole: None, ModelNotFound),
-        (lambda path, _whole: path.mkdir(), ModelUnreadable),
+        (lambda _path, _whole: None, ModelNotFound), (lambda path, _whole: path.mkdir(), ModelUnreadable),
         (lambda path, _whole: path.write_bytes(b"junk, not a model"), ModelError),
         (lambda path, _whole: path.write_bytes(b""), ModelError),
         (lambda path, whole: path.write_bytes(whole[:-5000]), ModelInvalid),
     ],
-)
+)  # fmt: skip
 def test_draft_that_is_no_model(open_llama, tiny_target, tmp_path, make, error):
     path = tmp_path / "x.gguf"
     make(path, tiny_target.read_bytes())
@@ -180,7 +177,6 @@ def test_unknown_name(open_llama, tiny_target):
 
 
 def test_no_room_for_a_draft_is_said(target, tiny_draft, monkeypatch):
-    """A context that cannot be made is one of our errors."""
 
     def refuse(**_):
         raise ValueError("Failed to create llama_context")

@@ -17,7 +17,7 @@ from helpers.nextn import context_of, decode, likeliest, loaded
 from llama_cpp import llama_cpp_ext as ext
 
 from pyspec.batch.run import Batch
-from pyspec.gguf.heads import CHAINED_HEADS
+from pyspec.gguf.kinds import CHAINED_HEADS
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import Record
 

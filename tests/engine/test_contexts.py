@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.engine.contexts import WASTE, Layout, best_parallel, lay_out
-from pyspec.engine.prefix_cache import common
+from pyspec.engine.kept import common
 
 
 @given(

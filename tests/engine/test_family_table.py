@@ -19,7 +19,7 @@ from helpers.forked import run_child, told
 from pyspec.engine.contexts import Layout, Models
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import UnsupportedModel
-from pyspec.gguf.heads import NO_STATES
+from pyspec.gguf.kinds import NO_STATES
 from pyspec.llama.speculative import SpeculativeLlama
 
 NAMES = ["llama", "qwen35", "gemma3", "deepseek2", "mamba2", "gpt-oss"]

@@ -132,7 +132,7 @@ def test_a_file_without_a_head_has_none(open_llama, tiny_target):
 def test_a_head_that_cannot_run_is_refused_with_the_reason(open_llama, tiny_target, monkeypatch):
     """Asked for by name."""
     headed = msgspec.structs.replace(facts_of(tiny_target), heads=1, architecture="glm4")
-    monkeypatch.setattr("pyspec.gguf.heads.facts_of", lambda _path: headed)
+    monkeypatch.setattr("pyspec.gguf.kinds.facts_of", lambda _path: headed)
     with pytest.raises(UnsupportedModel, match=r"\.gguf: .* no graph for it in glm4 models"):
         open_llama(tiny_target, draft="mtp")
 

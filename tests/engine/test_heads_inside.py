@@ -10,8 +10,8 @@ from helpers import tiny_heads
 from helpers.answers import ask
 from helpers.forked import told
 
-from pyspec.engine.selection import choose_parts
-from pyspec.gguf.heads import CHAINED_HEADS, NO_STATES, ONE_HEAD
+from pyspec.engine.assembly import choose_parts
+from pyspec.gguf.kinds import CHAINED_HEADS, NO_STATES, ONE_HEAD
 from pyspec.llama.speculative import SpeculativeLlama
 
 NAMES = ["deepseek2", "nemotron_h_moe", "qwen35"]

@@ -10,7 +10,7 @@ from helpers.forked import told
 
 from pyspec.engine.models import longest_draft
 from pyspec.engine.target import TargetLlama
-from pyspec.gguf.heads import NO_STATES
+from pyspec.gguf.kinds import NO_STATES
 
 _KEPT = "lfm2 lfm2moe qwen35 qwen35moe qwen4exp nemotron_h nemotron_h_moe bailingmoe3 kimi-k3 deepseek4 glm5-next"
 NAMES = sorted({*_KEPT.split(), *NO_STATES} - tiny_archs.REFUSED - {"deepseek4"})

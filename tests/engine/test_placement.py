@@ -14,13 +14,12 @@ from pyspec.engine import target as of_target
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import Fit, rough_layers
 from pyspec.engine.target import TargetLlama
-from pyspec.engine.tensor_places import TensorPlaces
 from pyspec.errors import ModelRejected
 from pyspec.gguf import check
 from pyspec.gguf.check import Loading
 from pyspec.gguf.header import read_header
+from pyspec.machine.child import ChildExit
 from pyspec.machine.devices import Device
-from pyspec.machine.isolate import ChildExit
 
 pytestmark = for_processors("this machine's own devices are put aside")
 SMALL: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "verbose": False}
@@ -48,7 +47,7 @@ def cards(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
         monkeypatch.setattr(
             module, "layer_devices", lambda names=(): [found[name] for name in names or found]
         )
-        monkeypatch.setattr(module, "fit_layers", lambda *_: Fit(1 if free else 0, TensorPlaces()))
+        monkeypatch.setattr(module, "fit_layers", lambda *_: Fit(1 if free else 0, 0))
 
 
 @pytest.mark.parametrize("free", [0, 8 << 30])

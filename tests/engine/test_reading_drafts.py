@@ -12,40 +12,30 @@ from helpers import tiny, tiny_dflash, tiny_eagle
 from helpers.answers import GREEDY, ask, check_four_at_once, counters, drafted
 
 from pyspec.draft.simple import FixedPolicy
-from pyspec.engine.assembly import Assembly
+from pyspec.engine.assembly import Assembly, choose_parts
 from pyspec.engine.contexts import Contexts, Layout, Models
 from pyspec.engine.handle import Gate, Role
 from pyspec.engine.models import SideOptions
-from pyspec.engine.selection import choose_parts
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
-from pyspec.gguf.heads import States
+from pyspec.gguf.kinds import States
 from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.sampling.verification import Strict
 
 PROMPT = b"abcabdabe"
 EAGLE_FORMS = {
-    "own": {},
-    "borrowed": {"embeddings": False, "head": False},
-    "borrowed-embeddings": {"embeddings": False},
-    "listed": {"d2t": range(3, 31, 2)},
-    "normed-residual": {"norm_before_residual": True},
-    "normed-input": {"norm_before_fc": True},
-    "wider": {"width": 48},
-}
+    "own": {}, "borrowed": {"embeddings": False, "head": False}, "borrowed-embeddings": {"embeddings": False},
+    "listed": {"d2t": range(3, 31, 2)}, "normed-residual": {"norm_before_residual": True},
+    "normed-input": {"norm_before_fc": True}, "wider": {"width": 48},
+}  # fmt: skip
 DFLASH_FORMS = {
-    "own": {},
-    "borrowed": {"embeddings": False, "head": False},
-    "tied": {"head": False},
-    "listed": {"d2t": range(3, 31, 2)},
-    "one-layer": {"layers": [2]},
-    "five-layers": {"layers": [0, 1, 2, 3, 3]},
-    "causal": {"causal": True},
-    "dspark": {"markov": True},
+    "own": {}, "borrowed": {"embeddings": False, "head": False}, "tied": {"head": False},
+    "listed": {"d2t": range(3, 31, 2)}, "one-layer": {"layers": [2]}, "five-layers": {"layers": [0, 1, 2, 3, 3]},
+    "causal": {"causal": True}, "dspark": {"markov": True},
     "dspark-sure": {"markov": True, "confidence": True},
     "dspark-bonus": {"markov": True, "confidence": True, "anchored": False},
     "dspark-listed": {"markov": True, "d2t": range(3, 31, 2)},
-}
+}  # fmt: skip
 KINDS = {"eagle3": tiny_eagle, "dflash": tiny_dflash}
 FORMS = [("eagle3", form) for form in EAGLE_FORMS.values()]
 FORMS += [("dflash", form) for form in DFLASH_FORMS.values()]
@@ -182,12 +172,10 @@ class Diary(FixedPolicy):
         self.places, self.outcomes = [], []
 
     def plan(self, places):
-        """See Policy."""
         self.places += [place for place in places if place.room > 0]
         return super().plan(places)
 
     def observe(self, outcome):
-        """See Policy."""
         self.outcomes.append(outcome)
         super().observe(outcome)
 
@@ -296,7 +284,7 @@ def test_a_target_that_is_freed_first_takes_its_engine_off(make, target):
 
 def test_a_llama_cpp_without_states_is_refused(open_llama, make, target, monkeypatch):
     """Where the functions are not exported the sentence says so."""
-    monkeypatch.setattr("pyspec.engine.selection.STATES_SHOWN", False)
+    monkeypatch.setattr("pyspec.engine.assembly.STATES_SHOWN", False)
     with pytest.raises(UnsupportedModel, match="this build"):
         open_llama(target, draft=make())
 
@@ -305,10 +293,10 @@ def test_a_llama_cpp_without_states_is_refused(open_llama, make, target, monkeyp
 def test_auto_takes_it_where_states_are_shown(open_llama, make, target, monkeypatch, shown):
     """Elsewhere the text itself drafts, and the model opens all the same."""
     entry = SimpleNamespace(name=str(make()))
-    monkeypatch.setattr("pyspec.engine.selection.offers_for", lambda *_: [entry])
-    monkeypatch.setattr("pyspec.engine.selection.cached", lambda each: Path(each.name))
-    monkeypatch.setattr("pyspec.engine.selection.drafts_here", lambda _: iter(()))
-    monkeypatch.setattr("pyspec.engine.selection.STATES_SHOWN", shown)
+    monkeypatch.setattr("pyspec.engine.assembly.offers_for", lambda *_: [entry])
+    monkeypatch.setattr("pyspec.engine.assembly.cached", lambda each: Path(each.name))
+    monkeypatch.setattr("pyspec.engine.assembly.drafts_here", lambda _: iter(()))
+    monkeypatch.setattr("pyspec.engine.assembly.STATES_SHOWN", shown)
     llm = open_llama(target, draft="auto")
     assert llm.assembly.draft.startswith("lookup+eagle" if shown else "lookup")
     assert llm.assembly.loop.draft_model is shown

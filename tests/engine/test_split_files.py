@@ -10,7 +10,7 @@ from helpers.answers import ask
 from helpers.make_gguf import in_parts, read
 
 from pyspec.gguf.header import facts_of
-from pyspec.gguf.heads import TargetShape, head_size, n_heads, read_states
+from pyspec.gguf.kinds import TargetShape, head_size, n_heads, read_states
 from pyspec.machine.files import size_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -13,9 +13,10 @@ from helpers import amx
 from pyspec.batch import Batch
 from pyspec.errors import ModelRejected, OptionError
 from pyspec.gguf import check as checks
+from pyspec.hub.fetch import cached
+from pyspec.hub.sources import load_manifest
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.machine.isolate import ChildExit
-from pyspec.machine.others import shipped_file
+from pyspec.machine.child import ChildExit
 
 PLAIN: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "n_threads_batch": 1}
 
@@ -32,7 +33,7 @@ def amx_crashes(monkeypatch: pytest.MonkeyPatch) -> list[ChildExit]:
         outcomes.append(run(*args, **options))
         return outcomes[-1]
 
-    monkeypatch.setattr("pyspec.machine.isolate._SCRIPT", Path(amx.__file__).absolute())
+    monkeypatch.setattr("pyspec.machine.child._SCRIPT", Path(amx.__file__).absolute())
     monkeypatch.setattr(checks, "run_child", watched)
     return outcomes
 
@@ -113,8 +114,7 @@ def test_shipped_files_are_tried_where_amx_may_crash(
 ) -> None:
     """Elsewhere no shipped file is tried."""
     tried = request.getfixturevalue("amx_crashes") if crashes else []
-    shipped = shipped_file("smollm2-companion.gguf")
-    assert shipped is not None
+    shipped = cached(load_manifest().get("smollm2-companion"))
     for amx_here in (False, True, True):
         monkeypatch.setattr(checks, "has_amx", lambda here=amx_here: here)
         assert checks.check_model(shipped) is not (crashes and amx_here)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.engine import threads as module
-from pyspec.engine.threads import SLACK, Threads, threads_beside
+from pyspec.engine import runs as module
+from pyspec.engine.runs import SLACK, Threads, threads_beside
 
 
 class Neighbour:
@@ -67,7 +67,7 @@ def test_they_give_way_when_others_stay(looking: list[tuple[int, int, int]]) -> 
 def test_they_come_back_when_others_have_gone(
     looking: list[tuple[int, int, int]], loads: tuple[float, ...], told: list[int]
 ) -> None:
-    """What is timed meanwhile is known to be of other numbers. A child that is over before the next look changes nothing."""
+    """A child that is over before the next look changes nothing."""
     load = Neighbour()
     threads = Threads([7], 4, load)
     for taken in loads:

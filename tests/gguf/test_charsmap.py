@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.errors import ModelInvalid
-from pyspec.gguf.charsmap import DEEPEST, fault_of
 from pyspec.gguf.header import read_header
+from pyspec.gguf.vocabulary import DEEPEST, fault_of
 
 SOUND = bytes(bases.sound("charsmap").kv["tokenizer.ggml.precompiled_charsmap"][1][1])
 ROOT = 256
@@ -38,11 +38,8 @@ def test_a_sound_table():
 @pytest.mark.parametrize(
     ("bad", "named"),
     [
-        (b"", "too short"),
-        (SOUND[:4], "too short"),
-        (SOUND[:-6], "before its texts"),
-        (SOUND[:-5], "before its texts"),
-        (SOUND[:-1], "no end"),
+        (b"", "too short"), (SOUND[:4], "too short"), (SOUND[:-6], "before its texts"),
+        (SOUND[:-5], "before its texts"), (SOUND[:-1], "no end"),
         (struct.pack("<I", 2**32 - 1) + SOUND[4:], "before its texts"),
         (table({0: 2000 << 10}), "beyond"),
         (table({0: ROOT << 10, **step(ROOT, 97, 1 << 20)}), "beyond"),
@@ -51,7 +48,7 @@ def test_a_sound_table():
         (table({0: ROOT << 10, **step(ROOT, 97, ROOT)}), f"more than {DEEPEST}"),
         (bytes(2 << 20), "larger"),
     ],
-)
+)  # fmt: skip
 def test_tables_that_llama_cpp_ends_the_process_for(bad, named):
     assert named in fault_of(bad) if named else fault_of(bad) == ""
 

@@ -16,7 +16,7 @@ from pyspec.errors import ModelInvalid, ModelRejected
 from pyspec.gguf import check as module
 from pyspec.gguf.check import Loading, check_fitting, check_model
 from pyspec.gguf.reader import parse_header
-from pyspec.machine.isolate import ChildExit
+from pyspec.machine.child import ChildExit
 
 
 def written(folder, made):

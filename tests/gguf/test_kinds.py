@@ -12,16 +12,17 @@ from helpers import tiny
 
 from pyspec.errors import DraftMismatch, UnsupportedModel
 from pyspec.gguf.header import facts_of
-from pyspec.gguf.heads import (
+from pyspec.gguf.kinds import (
     CHAINED_HEADS,
     NO_STATES,
     ONE_HEAD,
+    PURPOSES,
     STREAMS,
     has_head,
+    refuse_other_kinds,
     unused_heads,
     why_plain,
 )
-from pyspec.gguf.kinds import PURPOSES, refuse_other_kinds
 from pyspec.hub.drafts import drafts_here
 from pyspec.llama.speculative import SpeculativeLlama
 
@@ -45,15 +46,12 @@ HEAD = "blk.2.nextn.eh_proj.weight"
 NO_GRAPH = ("exaone4", "exaone-moe", "glm4", "bailingmoe2", "dots3note", "glm5-next")
 """Architectures whose files have heads, for which llama.cpp has no graph."""
 KINDS = {
-    "eagle3": ("eagle3", ("fc.weight",), {}),
-    "mtp": ("qwen35", ("token_embd.weight", HEAD), {"heads": 1}),
+    "eagle3": ("eagle3", ("fc.weight",), {}), "mtp": ("qwen35", ("token_embd.weight", HEAD), {"heads": 1}),
     "gemma4-assistant": ("gemma4-assistant", ("blk.0.attn_q.weight",), {}),
-    "dflash": ("dflash", ("fc.weight",), {}),
-    "dspark": ("dflash", ("fc.weight", "markov_w1.weight"), {}),
+    "dflash": ("dflash", ("fc.weight",), {}), "dspark": ("dflash", ("fc.weight", "markov_w1.weight"), {}),
     "mmproj": ("clip", ("mm.0.weight",), {"kind": "mmproj"}),
-    "lora": ("llama", ("blk.0.attn_q.weight.lora_a",), {"kind": "adapter"}),
-    "vocabulary": ("llama", (), {}),
-}
+    "lora": ("llama", ("blk.0.attn_q.weight.lora_a",), {"kind": "adapter"}), "vocabulary": ("llama", (), {}),
+}  # fmt: skip
 
 
 def test_all_kinds_are_tried():

@@ -17,9 +17,11 @@ from typing import Any
 def leave_extra_off() -> None:
     """Load every model of this process without extra buffers that would end it, if they would."""
     from pyspec.gguf import check
-    from pyspec.machine.others import shipped_file
+    from pyspec.hub.fetch import cached
+    from pyspec.hub.sources import load_manifest
 
-    if (probe := shipped_file("smollm2-companion.gguf")) and not check.check_model(probe):
+    probe = cached(load_manifest().get("smollm2-companion"))
+    if probe is not None and not check.check_model(probe):
         check.extra_buffers = lambda option="auto": option == "on"
         without_extra()
 
@@ -42,7 +44,7 @@ def without_extra() -> None:
 def main() -> None:
     """Run the trial with a `llama_cpp.llama_cpp` that crashes."""
     package = Path(str(importlib.util.find_spec("pyspec.machine").submodule_search_locations[0]))  # type: ignore[union-attr, index]
-    child = runpy.run_path(str(package / "_child.py"), run_name="child")
+    child = runpy.run_path(str(package / "child.py"), run_name="child")
     bindings = child["bindings"]
 
     def crashing() -> Any:

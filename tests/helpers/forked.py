@@ -21,8 +21,7 @@ from typing import IO, Any, NamedTuple
 
 import pytest
 
-from pyspec.machine._child import limit
-from pyspec.machine.isolate import _ENV, _SCRIPT, ChildExit, _outcome
+from pyspec.machine.child import _ENV, _SCRIPT, ChildExit, _outcome, limit
 
 _TICK_S = 0.005
 
@@ -103,7 +102,7 @@ def _wait(pid: int, timeout: float) -> int | None:
 def run_child(
     task: str, arguments: Sequence[str], *, timeout: float, script: Path = _SCRIPT, **_: Any
 ) -> ChildExit:
-    """As `pyspec.machine.isolate.run_child`, in a fork: the script is the same, its interpreter is warm."""
+    """As `pyspec.machine.child.run_child`, in a fork: the script is the same, its interpreter is warm."""
 
     def work(report: int) -> None:
         os.environ.update(_ENV)

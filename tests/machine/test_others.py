@@ -19,62 +19,53 @@ from pyspec.machine.files import models_dir
 from pyspec.machine.others import found_elsewhere, name_of, owners_name, quant_of
 
 TINY = tiny_llama().build()
-
+COMMIT = "a" * 40
 
 pytestmark = pytest.mark.usefixtures("home")
+
+
+def put(path, raw=TINY):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(raw)
+    return path
 
 
 def ollama(root, name, raw=TINY, where="registry.ollama.ai/library"):
     """What `ollama pull NAME:TAG` leaves: a manifest and blobs."""
     digest = hashlib.sha256(raw).hexdigest()
-    blob = root / "blobs" / f"sha256-{digest}"
-    blob.parent.mkdir(parents=True, exist_ok=True)
-    blob.write_bytes(raw)
-    model, tag = name.split(":")
-    manifest = root / "manifests" / where / model / tag
-    manifest.parent.mkdir(parents=True, exist_ok=True)
     layers = [
         {"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:" + "0" * 64, "size": 3},
         {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}", "size": len(raw)},
     ]  # fmt: skip
-    manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
-    return blob
+    manifest = json.dumps({"schemaVersion": 2, "layers": layers}).encode()
+    put(root / "manifests" / where / name.replace(":", "/"), manifest)
+    return put(root / "blobs" / f"sha256-{digest}", raw)
 
 
 def lm_studio(root, repo="maker/toy-GGUF", file="toy-Q4_K_M.gguf"):
     """What LM Studio leaves: PUBLISHER/REPOSITORY/FILE."""
-    path = root / repo / file
-    path.parent.mkdir(parents=True)
-    path.write_bytes(TINY)
-    (path.parent / f"mmproj-{file}").write_bytes(b"x")
-    return path
+    put(root / repo / f"mmproj-{file}", b"x")
+    return put(root / repo / file)
 
 
 def hugging_face(root, repo="maker/toy-GGUF", file="toy-Q4_K_M.gguf"):
     """What the hub's client leaves: a blob, and a snapshot that links to it."""
     folder = root / f"models--{repo.replace('/', '--')}"
-    blob = folder / "blobs" / hashlib.sha256(TINY).hexdigest()
-    blob.parent.mkdir(parents=True)
-    blob.write_bytes(TINY)
+    blob = put(folder / "blobs" / hashlib.sha256(TINY).hexdigest())
+    put(folder / "refs/main", b"f" * 40)
     path = folder / "snapshots" / ("f" * 40) / file
     path.parent.mkdir(parents=True)
     path.symlink_to(os.path.relpath(blob, path.parent))
-    (folder / "refs").mkdir()
-    (folder / "refs/main").write_text("f" * 40)
     return path
 
 
-def llama_cpp(root, *, manifest):
-    """What `llama-cli -hf` leaves, with the older or the newer record beside it."""
-    root.mkdir(parents=True)
-    path = root / "maker_toy-GGUF_toy-Q4_K_M.gguf"
-    path.write_bytes(TINY)
-    if manifest:
-        (root / "manifest=maker=toy-GGUF=Q4_K_M.json").write_text("{}")
-    else:
-        url = "https://hub.example/maker/toy-GGUF/resolve/main/toy-Q4_K_M.gguf"
-        (root / f"{path.name}.json").write_text(json.dumps({"url": url}))
-    return path
+def llama_cpp(root):
+    """What `llama-cli -hf` leaves, with a manifest beside it."""
+    put(root / "manifest=maker=toy-GGUF=Q4_K_M.json", b"{}")
+    return put(root / "maker_toy-GGUF_toy-Q4_K_M.gguf")
+
+
+# -- their names -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["toy:135m", "TOY:135m", "registry.ollama.ai/library/toy:135m"])
@@ -83,9 +74,22 @@ def test_ollama_by_the_name_it_has_there(home, name):
     assert resolve(name) == blob
 
 
-def test_a_file_of_ollamas_is_known_by_its_name(home):
-    """Its own is a hash. Wherever the folder lies: the path alone tells."""
-    assert name_of(ollama(home / "anywhere", "toy:135m")) == "toy:135m"
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda home: ollama(home / "anywhere", "toy:135m"), "toy:135m"),  # the path alone tells
+        (lambda home: hugging_face(home / "hub"), "maker/toy-GGUF:Q4_K_M"),  # as in lists
+        (lambda home: home / "cache/models" / f"maker--toy-GGUF--{COMMIT}--toy-Q4_K_M.gguf", "maker/toy-GGUF:Q4_K_M"),
+        (lambda home: home / "cache/models" / f"maker--toy-GGUF--{COMMIT}--sub--toy-draft-Q8_0.gguf",
+         "maker/toy-GGUF/sub/toy-draft-Q8_0.gguf"),
+        (lambda home: home / "cache/models/toy-135m-q4_0.gguf", "toy-135m-q4_0"),
+        (lambda home: home / "cache/models/toy-00001-of-00003.gguf", "toy"),
+        (lambda home: home / "a--b--c--d.gguf", "a--b--c--d"),  # a user's own: dashes mean nothing
+    ],
+)  # fmt: skip
+def test_a_file_is_known_by_its_name(home, make, name):
+    """Where its own is a hash or a revision, by the one that its program has."""
+    assert name_of(make(home)) == name
 
 
 def test_of_several_names_the_one_that_says_most(home):
@@ -102,30 +106,6 @@ def test_a_blob_that_nothing_names_keeps_its_own(home):
     assert (owners_name(blob), name_of(blob)) == ("", blob.name)
 
 
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        ("maker--toy-GGUF--" + "a" * 40 + "--toy-Q4_K_M.gguf", "maker/toy-GGUF:Q4_K_M"),
-        ("maker--toy-GGUF--" + "a" * 40 + "--sub--toy-draft-Q8_0.gguf", "maker/toy-GGUF/sub/toy-draft-Q8_0.gguf"),
-        ("toy-135m-q4_0.gguf", "toy-135m-q4_0"),
-        ("toy-00001-of-00003.gguf", "toy"),
-    ],
-)  # fmt: skip
-def test_a_file_of_our_cache_is_known_by_its_name(home, file, name):
-    """One of the hub's by OWNER/REPO:TYPE, as it was asked for; others by their own."""
-    assert name_of(home / "cache/models" / file) == name
-
-
-def test_a_file_of_the_hubs_cache_is_known_by_its_name(home):
-    """As `pyspec models` lists it."""
-    assert name_of(hugging_face(home / "hub")) == "maker/toy-GGUF:Q4_K_M"
-
-
-def test_dashes_elsewhere_mean_nothing(home):
-    """A user's own file keeps its name, whatever that looks like."""
-    assert name_of(home / "a--b--c--d.gguf") == "a--b--c--d"
-
-
 def test_a_refusal_names_a_file_of_ollamas(home):
     """Nobody finds a hash among their models."""
     blob = ollama(home / "ollama", "toy:135m")
@@ -135,11 +115,24 @@ def test_a_refusal_names_a_file_of_ollamas(home):
 
 def test_no_module_calls_a_target_by_its_file():
     """One of ollama's is called sha256-...: `name_of` is asked everywhere."""
-    assert [
-        p.name
-        for p in modules().values()
-        if re.search(r"model_path\)\.(stem|name)\b", p.read_text())
-    ] == []
+    by_file = re.compile(r"model_path\)\.(stem|name)\b")
+    assert [p.name for p in modules().values() if by_file.search(p.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "wanted"),
+    [
+        ("Qwen2.5-0.5B-Instruct-Q4_K_M.gguf", "Q4_K_M"), ("qwen2.5-0.5b-instruct-q8_0.gguf", "Q8_0"),
+        ("Llama-3.2-1B-Instruct-f16.gguf", "F16"), ("x.Q4_1.gguf", "Q4_1"), ("x-IQ2_XXS.gguf", "IQ2_XXS"),
+        ("x-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"), ("x-BF16-00001-of-00002.gguf", "BF16"), ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
+        ("model.gguf", ""), ("Qwen3-0.6B.gguf", ""),
+    ],
+)  # fmt: skip
+def test_types_in_file_names(file, wanted):
+    assert quant_of(file) == wanted
+
+
+# -- their folders -----------------------------------------------------------------------------------------------------
 
 
 def test_latest_needs_no_tag(home):
@@ -183,96 +176,68 @@ def test_a_digest_is_no_path(home):
     assert found_elsewhere() == []
 
 
+PLACES = {
+    "LM Studio": (lm_studio, ".lmstudio/models"),
+    "Hugging Face": (hugging_face, ".cache/huggingface/hub"),
+    "llama.cpp": (llama_cpp, ".cache/llama.cpp"),
+}
+
+
 @pytest.mark.parametrize("name", ["toy-Q4_K_M", "toy-Q4_K_M.gguf", "maker/toy-GGUF", "maker/toy-GGUF:Q4_K_M",
                                   "maker/toy-GGUF:q4_k_m", "toy-GGUF", "toy", "maker/toy-GGUF/toy-Q4_K_M.gguf",
                                   "hf:maker/toy-GGUF/toy-Q4_K_M.gguf",
                                   "https://huggingface.co/maker/toy-GGUF/blob/main/toy-Q4_K_M.gguf"])  # fmt: skip
-@pytest.mark.parametrize("program", ["LM Studio", "Hugging Face", "llama.cpp", "llama.cpp, older"])
+@pytest.mark.parametrize("program", PLACES)
 def test_files_by_stem_and_repository(home, program, name):
-    made = {
-        "LM Studio": lambda: lm_studio(home / ".lmstudio/models"),
-        "Hugging Face": lambda: hugging_face(home / ".cache/huggingface/hub"),
-        "llama.cpp": lambda: llama_cpp(home / ".cache/llama.cpp", manifest=True),
-        "llama.cpp, older": lambda: llama_cpp(home / ".cache/llama.cpp", manifest=False),
-    }[program]()
+    make, folder = PLACES[program]
+    made = make(home / folder)
     assert resolve(name) == made
-    assert [found.origin for found in found_elsewhere()] == [program.partition(",")[0]]
+    assert [found.origin for found in found_elsewhere()] == [program]
 
 
-@pytest.mark.parametrize("program", ["LM Studio", "Hugging Face", "llama.cpp", "pyspec"])
+@pytest.mark.parametrize(
+    ("program", "file"),
+    [
+        ("LM Studio", ".lmstudio/models/maker/big-GGUF/big"),
+        ("Hugging Face", ".cache/huggingface/hub/models--maker--big-GGUF/snapshots/ab/big"),
+        ("llama.cpp", ".cache/llama.cpp/maker_big-GGUF_big"),
+        ("pyspec", f"maker--big-GGUF--{COMMIT}--big"),
+    ],
+)
 @pytest.mark.parametrize("missing", [0, 1, 2, None])
-def test_a_split_model_without_a_part_is_not_listed(home, program, missing):
-    folder, name = {
-        "LM Studio": (home / ".lmstudio/models/maker/big-GGUF", "big"),
-        "Hugging Face": (
-            home / ".cache/huggingface/hub/models--maker--big-GGUF/snapshots/ab",
-            "big",
-        ),
-        "llama.cpp": (home / ".cache/llama.cpp", "maker_big-GGUF_big"),
-        "pyspec": (models_dir(), f"maker--big-GGUF--{'a' * 40}--big"),
-    }[program]
-    folder.mkdir(parents=True)
-    for i in range(3):
-        if i != missing:
-            (folder / f"{name}-0000{i + 1}-of-00003.gguf").write_bytes(TINY)
-    found = [
-        found.origin for found, _, _ in found_here(load_manifest()) if "big" in found.path.name
-    ]
-    assert found == ([program] if missing is None else [])
+def test_a_split_model_without_a_part_is_not_listed(home, program, file, missing):
+    for i in {0, 1, 2} - {missing}:
+        root = models_dir() if program == "pyspec" else home
+        put(root / f"{file}-0000{i + 1}-of-00003.gguf")
+    here = [found for found, _, _ in found_here(load_manifest()) if "big" in found.path.name]
+    assert [found.origin for found in here] == ([program] if missing is None else [])
 
 
 def test_lm_studio_may_have_moved(home):
     (home / ".lmstudio-home-pointer").write_text(str(home / "studio"))
-    (home / "studio").mkdir()
-    (home / "studio/settings.json").write_text(json.dumps({"downloadsFolder": str(home / "big")}))
+    put(home / "studio/settings.json", json.dumps({"downloadsFolder": str(home / "big")}).encode())
     path = lm_studio(home / "big")
     assert resolve("toy-Q4_K_M") == path
 
 
 @pytest.mark.parametrize(
-    ("variable", "below"),
+    ("variable", "make", "below"),
     [
-        ("HF_HOME", "hub"),
-        ("HF_HUB_CACHE", ""),
-        ("HUGGINGFACE_HUB_CACHE", ""),
-        ("XDG_CACHE_HOME", "huggingface/hub"),
+        ("HF_HOME", hugging_face, "hub"), ("HF_HUB_CACHE", hugging_face, ""), ("HUGGINGFACE_HUB_CACHE", hugging_face, ""),
+        ("XDG_CACHE_HOME", hugging_face, "huggingface/hub"), ("LLAMA_CACHE", llama_cpp, ""),
     ],
-)
-def test_the_hubs_variables(home, monkeypatch, variable, below):
+)  # fmt: skip
+def test_a_variable_moves_the_folder(home, monkeypatch, variable, make, below):
     monkeypatch.setenv(variable, str(home / "moved"))
-    made = hugging_face(home / "moved" / below)
-    assert resolve("toy") == made
-
-
-def test_llama_cpps_variable(home, monkeypatch):
-    monkeypatch.setenv("LLAMA_CACHE", str(home / "moved"))
-    made = llama_cpp(home / "moved", manifest=True)
-    assert resolve("toy") == made
+    path = make(home / "moved" / below)
+    assert resolve("toy") == path
 
 
 def test_a_repository_of_several_types(home):
-    root = home / ".lmstudio/models"
     for kind in ("Q8_0", "Q4_K_M", "F16"):
-        lm_studio(root / kind, "maker/toy-GGUF", f"toy-{kind}.gguf")
-        (root / "maker/toy-GGUF").mkdir(parents=True, exist_ok=True)
-        (root / kind / f"maker/toy-GGUF/toy-{kind}.gguf").rename(
-            root / f"maker/toy-GGUF/toy-{kind}.gguf"
-        )
+        lm_studio(home / ".lmstudio/models", file=f"toy-{kind}.gguf")
     assert resolve("maker/toy-GGUF").name == "toy-Q4_K_M.gguf"
     assert resolve("maker/toy-GGUF:f16").name == "toy-F16.gguf"
-
-
-@pytest.mark.parametrize(
-    ("file", "wanted"),
-    [
-        ("Qwen2.5-0.5B-Instruct-Q4_K_M.gguf", "Q4_K_M"), ("qwen2.5-0.5b-instruct-q8_0.gguf", "Q8_0"),
-        ("Llama-3.2-1B-Instruct-f16.gguf", "F16"), ("x.Q4_1.gguf", "Q4_1"), ("x-IQ2_XXS.gguf", "IQ2_XXS"),
-        ("x-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"), ("x-BF16-00001-of-00002.gguf", "BF16"), ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
-        ("model.gguf", ""), ("Qwen3-0.6B.gguf", ""),
-    ],
-)  # fmt: skip
-def test_types_in_file_names(file, wanted):
-    assert quant_of(file) == wanted
 
 
 def test_a_folder_that_cannot_be_read(home):
@@ -284,9 +249,11 @@ def test_a_folder_that_cannot_be_read(home):
     assert resolve("toy-Q4_K_M") == path
 
 
+# -- added, removed and listed -----------------------------------------------------------------------------------------
+
+
 def test_added_files_have_names(home):
-    path = home / "my.gguf"
-    path.write_bytes(TINY)
+    path = put(home / "my.gguf")
     assert add(path).name == "my"
     add(path, "other:1b")
     assert resolve("my") == resolve("other:1b") == path
@@ -300,8 +267,7 @@ def test_added_files_have_names(home):
 
 def test_a_name_whose_file_is_gone_says_so(home):
     """It is no unknown name: it can be removed."""
-    path = home / "my.gguf"
-    path.write_bytes(TINY)
+    path = put(home / "my.gguf")
     add(path)
     path.unlink()
     with pytest.raises(ModelNotFound, match=r"is gone.*models rm my"):
@@ -310,21 +276,14 @@ def test_a_name_whose_file_is_gone_says_so(home):
 
 def test_what_cannot_be_added(home):
     ollama(home / ".ollama/models", "toy:1b")
-    path = home / "my.gguf"
-    path.write_bytes(b"GGUF")
     with pytest.raises(ModelInvalid):
-        add(path)
-    path.write_bytes(TINY)
-    for name in ("../x", "", "toy:1b", "smollm2-eagle3"):
+        add(put(home / "my.gguf", b"GGUF"))
+    path = put(home / "my.gguf")
+    for name in ("../x", " ", "toy:1b", "smollm2-eagle3"):
         with pytest.raises(OptionError):
-            add(path, name or " ")
-
-
-def test_a_path_that_is_not_utf8_cannot_be_added(home):
-    path = home / os.fsdecode(b"a\xff.gguf")
-    path.write_bytes(TINY)
+            add(path, name)
     with pytest.raises(OptionError, match="not UTF-8"):
-        add(path, "odd")
+        add(put(home / os.fsdecode(b"a\xff.gguf")), "odd")
 
 
 def test_other_programs_models_are_left_to_them(home):
@@ -342,14 +301,13 @@ def test_other_programs_models_are_left_to_them(home):
 def test_lists_say_what_a_file_is(home):
     ollama(home / ".ollama/models", "toy:1b")
     found = next(each for each, _, _ in found_here(load_manifest()) if each.name == "toy:1b")
-    assert found.origin == "ollama"
     facts = facts_of(found.path)
-    assert (facts.architecture, facts.type, facts.size) == ("llama", "F32", len(TINY))
+    told = (found.origin, facts.architecture, facts.type, facts.size)
+    assert told == ("ollama", "llama", "F32", len(TINY))
 
 
 def test_facts_are_found_out_once(home, monkeypatch):
-    path = home / "my.gguf"
-    path.write_bytes(TINY)
+    path = put(home / "my.gguf")
     first = facts_of(path)
     monkeypatch.setattr("pyspec.gguf.header.parse_header", lambda _: pytest.fail("read again"))
     assert facts_of(path) == first

@@ -59,7 +59,7 @@ found = []
 for share in shares:
     llm, one = open_(path, share * whole, "auto", **how)
     llm.eval([5, 6, 7])
-    layers, experts = llm.model_params.n_gpu_layers, llm.places.experts
+    layers, experts = llm.model_params.n_gpu_layers, llm.experts
     row = {"layers": layers, "experts": experts, "used": one.most_used, "memory": int(share * whole), "refused": one.refused}
     llm.close()
     if experts or layers < most:  # one layer more or, where all are there, the experts of one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspec.machine.isolate import run_child
+from pyspec.machine.child import run_child
 
 
 def test_too_little_address_space_is_a_report(tiny_target):
