@@ -38,12 +38,8 @@ def open_batch(tiny_target):
     def open_(path=None, max_tokens=24, **options):
         settings = options.pop("settings", Settings(max_tokens=max_tokens, raw=True))
         defaults = {
-            "draft": "none",
-            "companion": "none",
-            "length": "fixed:4",
-            "n_ctx": 256,
-            "parallel": 2,
-        }
+            "draft": "none", "companion": "none", "length": "fixed:4", "n_ctx": 256, "parallel": 2,
+        }  # fmt: skip
         threads = {"n_threads": 1, "n_threads_batch": 1}
         words = {k: str(v) if isinstance(v, Path) else v for k, v in options.items()}
         opened.append(

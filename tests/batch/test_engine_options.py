@@ -16,7 +16,6 @@ F32 = 0
 
 
 def test_types_and_batches_are_those_asked_for(open_batch, tiny_draft):
-    """Of the context for all sequences, and of the draft's."""
     batch = open_batch(
         draft=tiny_draft, type_k=F32, type_v=F32, draft_type_k=F32, n_batch=700, n_ubatch=100,
         rope_freq_base=5000.0,
@@ -29,7 +28,6 @@ def test_types_and_batches_are_those_asked_for(open_batch, tiny_draft):
 
 
 def test_larger_cells_leave_room_for_fewer_sequences(open_batch):
-    """Twice the bytes, half the sequences."""
     plain, large = open_batch(), open_batch(type_k=F32, type_v=F32)
     assert memory_for(large.target, 4096) == memory_for(plain.target, 4096) // 2
 

@@ -22,12 +22,8 @@ def test_text_does_not_depend_on_what_runs_beside_it(smollm2, temperature, n, mo
     sampling = Sampling(temperature=temperature, seed=1)
     settings = Settings(sampling, max_tokens=most, raw=True)
     options = {
-        "n_ctx": 256,
-        "parallel": n // 2 + 1,
-        "n_threads": 1,
-        "n_threads_batch": 1,
-        "exact": True,
-    }
+        "n_ctx": 256, "parallel": n // 2 + 1, "n_threads": 1, "n_threads_batch": 1, "exact": True,
+    }  # fmt: skip
     with Batch(smollm2, settings=settings, **options) as batch:
         whole = {result.id: result.text for result in batch.run(records)}
         for left in (records[::-1], records[n // 2 + 1 :] + records[1:2], records[-1:]):

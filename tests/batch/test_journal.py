@@ -43,7 +43,6 @@ def written(path):
 
 @pytest.mark.usefixtures("written")
 def test_finished_records_are_there_again(path):
-    """Opened again, it knows what is done and reads it back."""
     journal = Journal(path, RUN)
     assert sorted(journal.places) == [key(i) for i in range(3)]
     assert [journal.read(key(i)).text for i in range(3)] == ["text 0\n", "text 1\n", "text 2\n"]
@@ -84,7 +83,6 @@ def test_failed_records_are_counted(path):
 
 @pytest.mark.parametrize("key", ["target", "max_tokens"])
 def test_other_run_is_refused_by_name(path, written, key):
-    """A journal of other models or options says what differs and is left as it is."""
     with pytest.raises(ResumeMismatch, match=f"other {key}"):
         Journal(path, {**RUN, key: "other"})
     assert path.read_bytes() == written
@@ -92,7 +90,6 @@ def test_other_run_is_refused_by_name(path, written, key):
 
 @pytest.mark.parametrize("data", [b"hello", b"hello\n", b"{}\n", b'{"pyspec_batch":\n'])
 def test_foreign_file_is_refused_and_kept(path, data):
-    """Whatever lies there under the journal's name is not overwritten."""
     path.write_bytes(data)
     with pytest.raises((BatchWriteError, ResumeMismatch)):
         Journal(path, RUN)
@@ -100,7 +97,6 @@ def test_foreign_file_is_refused_and_kept(path, data):
 
 
 def test_link_is_not_followed(path, tmp_path):
-    """A symbolic link in the journal's place is refused; its target is not touched."""
     (tmp_path / "precious").write_text("")
     path.symlink_to(tmp_path / "precious")
     with pytest.raises(BatchWriteError):
@@ -109,7 +105,6 @@ def test_link_is_not_followed(path, tmp_path):
 
 
 def test_second_writer_is_refused(path):
-    """flock: while one process writes, another one is told so, and may write afterwards."""
     journal = Journal(path, RUN)
     with start(begin=lambda _words: Journal(path, RUN)) as second:
         assert "another process is writing" in second.ended().stderr
@@ -184,7 +179,6 @@ def test_records_are_flushed_once_a_second(path, monkeypatch):
 
 
 def test_folder_that_cannot_be_written(tmp_path):
-    """A path below a file, as a folder without permission, is one sentence."""
     (tmp_path / "file").write_text("")
     with pytest.raises(BatchWriteError, match="cannot be written"):
         Journal(tmp_path / "file" / "out.journal", RUN)

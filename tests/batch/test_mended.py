@@ -50,7 +50,6 @@ def read(path):
 @pytest.mark.parametrize("out", OUTS)
 @pytest.mark.parametrize("retry", [False, True])
 def test_a_file_is_converted(again, files, out, retry):
-    """With --retry-failed as without."""
     again(out)
     (files / "07.txt").write_text("café\nb7\n")
     asked, summary = again(out, retry_failed=retry)
@@ -131,7 +130,6 @@ def test_answers_are_not_lost_with_their_inputs(again, files, tmp_path, out):
 
 
 def test_lines_in_openais_format_are_kept(go, tmp_path):
-    """By custom_id, whatever lies between."""
     url = "/v1/completions"
     asks = [{"custom_id": n, "url": url, "body": {"prompt": n}} for n in ("a", "bad", "c")]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, asks)))

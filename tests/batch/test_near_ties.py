@@ -9,11 +9,8 @@ import pytest
 from pyspec.batch import Batch, Record, Settings
 
 PROMPTS = [
-    "Name three colours.",
-    "What is 2 + 3?",
-    "Say hello in French.",
-    "Write one line about rain.",
-]
+    "Name three colours.", "What is 2 + 3?", "Say hello in French.", "Write one line about rain.",
+]  # fmt: skip
 NEAR = 0.5
 """Nats. Kernels for one row and for many round differently, and the Q4_1 file's rounding reaches tenths."""
 
@@ -22,15 +19,9 @@ def answers(path, parallel, prompts, tokens):
     """Token ids of each answer, prompt included, and where it begins."""
     settings = Settings(max_tokens=tokens)
     with Batch(
-        path,
-        draft="none",
-        companion="none",
-        parallel=parallel,
-        n_ctx=256,
-        settings=settings,
-        n_threads=1,
+        path, draft="none", companion="none", parallel=parallel, n_ctx=256, settings=settings, n_threads=1,
         n_threads_batch=1,
-    ) as batch:
+    ) as batch:  # fmt: skip
         records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(prompts)]
         ids = {}
         jobs = [batch.maker.make(i, record) for i, record in enumerate(records)]

@@ -27,12 +27,19 @@ def lines(tmp_path):
     return "in.txt"
 
 
-def test_output_is_in_the_order_of_the_inputs(go, lines, tmp_path):
+@pytest.fixture
+def read(tmp_path):
+    """Reads an output's lines."""
+    return lambda out="out.jsonl": [
+        json.loads(line) for line in (tmp_path / out).read_text().splitlines()
+    ]
+
+
+def test_output_is_in_the_order_of_the_inputs(go, lines, tmp_path, read):
     """Records that finished last to first stand first to last, failed ones among them; the journal is gone."""
     _, summary = go([lines], "out.jsonl")
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [line["text"] for line in found] == ["A", "B", "", "D", "E"]
-    assert found[2]["error"] == {"type": "InputError", "message": "bad"}
+    assert [line["text"] for line in read()] == ["A", "B", "", "D", "E"]
+    assert read()[2]["error"] == {"type": "InputError", "message": "bad"}
     assert (summary.done, summary.failed) == (5, 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.jsonl"]
 
@@ -50,7 +57,7 @@ def test_interrupted_run_goes_on(go, lines, tmp_path, stop_after, answered):
 
 
 def test_finished_run_is_not_run_again(go, lines, tmp_path):
-    """The same command once more asks nothing, and still knows what failed."""
+    """It still knows what failed."""
     go([lines], "out.jsonl")
     before = (tmp_path / "out.jsonl").read_bytes()
     fake, summary = go([lines], "out.jsonl")
@@ -60,7 +67,6 @@ def test_finished_run_is_not_run_again(go, lines, tmp_path):
 
 @pytest.mark.parametrize("change", ["input", "model", "foreign"])
 def test_other_output_is_not_overwritten(go, lines, tmp_path, change):
-    """A file that is not the result of this very run stays as it is."""
     go([lines], "out.jsonl")
     fake = Fake(target="other") if change == "model" else None
     if change == "input":
@@ -74,29 +80,23 @@ def test_other_output_is_not_overwritten(go, lines, tmp_path, change):
 
 
 @pytest.mark.parametrize(
-    ("per", "text"), [("line", "A\nB\n\nD\nE\n"), ("paragraph", "A\nB\nBAD?\n\nE\n\n")]
+    ("per", "file", "asked", "said"),
+    [
+        ("line", "x.txt", "a\nb\nbad\nd\n\ne\n", "A\nB\n\nD\nE\n"),
+        ("paragraph", "x.txt", "a\nb\nBAD?\n\ne\n", "A\nB\nBAD?\n\nE\n\n"),
+        ("file", "sub/x.txt", "one\ntwo\n", "ONE\nTWO\n"),
+    ],
 )
-def test_folder_gets_a_file_an_input(go, tmp_path, per, text):
-    """One answer a line or a paragraph, under the input's name; a failed record leaves its place empty."""
-    (tmp_path / "in").mkdir()
-    bad = "bad" if per == "line" else "Bad?".upper()
-    (tmp_path / "in" / "x.txt").write_text(
-        f"a\nb\n{bad}\n" + ("d\n" if per == "line" else "") + "\ne\n"
-    )
+def test_folder_gets_a_file_an_input(go, tmp_path, per, file, asked, said):
+    """At the same place under the input's name; a failed record leaves its place empty."""
+    path = tmp_path / "in" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(asked)
     go(["in"], "out/", per)
-    assert (tmp_path / "out" / "x.txt").read_text() == text
-
-
-def test_folder_keeps_the_tree(go, tmp_path):
-    """Files of subfolders go into subfolders, per file."""
-    (tmp_path / "in" / "sub").mkdir(parents=True)
-    (tmp_path / "in" / "sub" / "x.txt").write_text("one\ntwo\n")
-    go(["in"], "out/", "file")
-    assert (tmp_path / "out" / "sub" / "x.txt").read_text() == "ONE\nTWO\n"
+    assert (tmp_path / "out" / file).read_text() == said
 
 
 def test_two_inputs_of_one_name_are_refused(go, tmp_path):
-    """Neither may overwrite the other's answers."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.txt").write_text("x\n")
@@ -106,7 +106,6 @@ def test_two_inputs_of_one_name_are_refused(go, tmp_path):
 
 @pytest.mark.parametrize("out", ["in.txt", "link.jsonl", "pipe.jsonl", "in/"])
 def test_odd_outputs_are_refused(go, lines, tmp_path, out):
-    """An input, a link, a pipe, the inputs' own folder: nothing is written there."""
     if out.startswith("link"):
         (tmp_path / out).symlink_to(tmp_path / "elsewhere")
     if out.startswith("pipe"):
@@ -142,12 +141,8 @@ def test_disk_full_while_assembling_keeps_the_journal(go, lines, tmp_path):
 
 def test_counts_are_left_out():
     """What depends on the clock is no part of a file that is to be the same every time."""
-    result = RecordResult(
-        index=0,
-        id="a",
-        prompt_sha256="",
-        speculation={"verification": "strict", "relaxed": 0, "rounds": 7},
-    )
+    counts = {"verification": "strict", "relaxed": 0, "rounds": 7}
+    result = RecordResult(index=0, id="a", prompt_sha256="", speculation=counts)
     assert "rounds" not in json.loads(output_line(result, "run"))["speculation"]
 
 
@@ -156,7 +151,7 @@ def test_counts_are_left_out():
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out/"])
 def test_file_that_appears_meanwhile_is_kept(go, lines, tmp_path, out):
-    """Case 20: whoever wrote it keeps it; moved away, the same command only writes the answers."""
+    """Whoever wrote it keeps it; moved away, the same command only writes the answers."""
     path = tmp_path / ("out.jsonl" if out == "out.jsonl" else "out/in.txt")
 
     class Late(Fake):
@@ -192,7 +187,6 @@ def test_file_that_appears_at_the_last_moment_is_kept(tmp_path, monkeypatch):
 
 
 def test_foreign_text_file_is_refused_before_anything_is_asked(go, lines, tmp_path):
-    """A folder may hold a file of the input's name that no run has written."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "in.txt").write_text("mine")
     fake = Fake()
@@ -224,48 +218,43 @@ class Mended(Fake):
     def run_indexed(self, records):
         """As Fake, and nothing is bad."""
         for result in super().run_indexed(records):
-            yield RecordResult(
-                index=result.index, id=result.id, prompt_sha256=result.prompt_sha256, text="OK"
-            )
+            own = {"index": result.index, "id": result.id, "prompt_sha256": result.prompt_sha256}
+            yield RecordResult(**own, text="OK")
 
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out/"])
-def test_retry_failed_asks_only_those(go, lines, tmp_path, out):
-    """Good answers stay as they are; the failed one is asked again and takes its place."""
+def test_retry_failed_asks_only_those(go, lines, tmp_path, out, read):
     go([lines], out)
     fake, summary = go([lines], out, fake=Mended(), retry_failed=True)
     assert (fake.asked, summary.kept, summary.failed) == ([2], 4, 0)
     if out == "out/":
         assert (tmp_path / "out" / "in.txt").read_text() == "A\nB\nOK\nD\nE\n"
         return
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [line["text"] for line in found] == ["A", "B", "OK", "D", "E"]
+    assert [line["text"] for line in read()] == ["A", "B", "OK", "D", "E"]
     assert go([lines], out, retry_failed=True)[0].asked == []
 
 
-def test_retry_that_fails_again_is_told(go, lines, tmp_path):
+def test_retry_that_fails_again_is_told(go, lines, read):
     go([lines], "out.jsonl")
     fake, summary = go([lines], "out.jsonl", retry_failed=True)
     assert (fake.asked, summary.failed) == ([2], 1)
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [line["error"] is None for line in found] == [True, True, False, True, True]
+    assert [line["error"] is None for line in read()] == [True, True, False, True, True]
 
 
-def test_interrupted_retry_goes_on(go, tmp_path):
+def test_interrupted_retry_goes_on(go, tmp_path, read):
     (tmp_path / "in.txt").write_text("bad\na\nbad\n")
     go(["in.txt"], "out.jsonl")
     with pytest.raises(KeyboardInterrupt):
         go(["in.txt"], "out.jsonl", fake=Mended(), retry_failed=True, stop_after=1)
     fake, _ = go(["in.txt"], "out.jsonl", fake=Mended(), retry_failed=True)
     assert fake.asked == [0]
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [line["text"] for line in found] == ["OK", "A", "OK"]
+    assert [line["text"] for line in read()] == ["OK", "A", "OK"]
 
 
 # -- OpenAI's format -----------------------------------------------------------------------------------
 
 
-def test_openai_batch_lines_come_back_as_such(go, tmp_path):
+def test_openai_batch_lines_come_back_as_such(go, tmp_path, read):
     """custom_id, a chat.completion that OpenAI's own types read, and errors in their place."""
     from openai.types.chat import ChatCompletion
 
@@ -281,20 +270,15 @@ def test_openai_batch_lines_come_back_as_such(go, tmp_path):
     class Chats(Fake):
         def run_indexed(self, records):
             for i, record in records:
-                failed = record.error is not None
-                text = "" if failed else record.messages[0]["content"].upper()
-                yield RecordResult(
-                    index=i,
-                    id=record.id,
-                    prompt_sha256=record.sha256,
-                    text=text,
-                    finish_reason=None if failed else "stop",
-                    error=record.error,
-                )
+                said = {"error": record.error}
+                if record.error is None:
+                    text = record.messages[0]["content"].upper()
+                    said = {"text": text, "finish_reason": "stop"}
+                yield RecordResult(index=i, id=record.id, prompt_sha256=record.sha256, **said)
 
     before = int(time.time())
     go(["in.jsonl"], "out.jsonl", fake=Chats())
-    good, bad, other = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    good, bad, other = read()
     answer = ChatCompletion.model_validate(good["response"]["body"])
     assert (good["custom_id"], good["response"]["status_code"], good["error"]) == ("a", 200, None)
     assert (answer.choices[0].message.content, answer.usage.total_tokens) == ("HI", 0)
@@ -322,7 +306,6 @@ def test_names_of_lines_of_json(go, lines, tmp_path, out):
 
 
 def test_what_differs_is_named():
-    """Values that a person can read, and names of hashes."""
     was = {"target": "a" * 64, "max_tokens": 4, "sampling": {"temperature": "0", "seed": "1"}}
     now = {"target": "b" * 64, "max_tokens": 5, "sampling": {"temperature": "1", "seed": "1"}}
     assert (

@@ -56,7 +56,6 @@ def test_a_draft_models_memory_comes_back_too(open_served, tiny_draft):
 
 
 def test_without_memory_it_is(open_served, read):
-    """As with a share of 0."""
     batch = open_served(cache_ram=0)
     told = [say(batch, tale) for tale in TALES]
     read.clear()

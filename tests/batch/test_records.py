@@ -6,7 +6,6 @@ from pyspec.requests.records import Record, unique
 
 
 def test_second_record_with_an_id_fails():
-    """The first one keeps the id; the other is named after its place."""
     names = ("a", "a", "in:2")
     records = [
         Record(id=name, prompt="x", source="in", line=i) for i, name in enumerate(names, start=1)
@@ -18,6 +17,5 @@ def test_second_record_with_an_id_fails():
 
 
 def test_hash_is_of_what_is_asked():
-    """Place and id do not matter, every setting does."""
     a, b = Record(id="1", prompt="x", line=1), Record(id="2", prompt="x", line=2)
     assert a.sha256 == b.sha256 != Record(id="1", prompt="x", seed=1).sha256

@@ -10,14 +10,9 @@ SAMPLERS = [
     {"top_k": 7, "min_p": 0.02, "repeat_penalty": 1.3},
     {"top_p": 0.8, "typical_p": 0.7},
     {"presence_penalty": 0.4, "frequency_penalty": 0.6},
-    {
-        "dry_multiplier": 4.0,
-        "dry_allowed_length": 1,
-        "dry_sequence_breakers": ["x"],
-        "dry_penalty_last_n": -1,
-    },
+    {"dry_multiplier": 4.0, "dry_allowed_length": 1, "dry_sequence_breakers": ["x"], "dry_penalty_last_n": -1},
     {"xtc_probability": 0.7, "xtc_threshold": 0.05, "dynatemp_range": 0.5},
-]
+]  # fmt: skip
 ELSEWHERE = ("generate", "chat", "batch", "serve")
 """The doors where a request names its noise."""
 
@@ -33,7 +28,6 @@ def test_samplers_and_seeds_change_the_text(doors, more):
 
 @pytest.mark.parametrize("more", SAMPLERS, ids=str)
 def test_a_seed_gives_the_text_that_it_gives_to_the_class(doors, door, more):
-    """Whatever shapes the draw."""
     reply = door(**HOT, **more, seed=7)
     assert (reply.told["seed"], reply.told["sampling"]) == (7, "coupled")
     assert reply.text == doors["class"](**HOT, **more, seed=7).text

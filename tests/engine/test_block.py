@@ -25,21 +25,14 @@ BLOCK = replace(WIDE, noise="block")
 @pytest.mark.parametrize(
     ("options", "length", "n_draws"),
     sized(
-        ({"temperature": 0.5}, 2),
-        ({}, 1),
-        ({}, 2),
-        ({"temperature": 2.0}, 4),
-        ({"temperature": -1.0}, 4),
-        ({"top_k": 4}, 4),
-        ({"top_p": 0.7}, 2),
-        ({"min_p": 0.1}, 4),
-        ({"typical_p": 0.6}, 2),
+        ({"temperature": 0.5}, 2), ({}, 1), ({}, 2), ({"temperature": 2.0}, 4), ({"temperature": -1.0}, 4),
+        ({"top_k": 4}, 4), ({"top_p": 0.7}, 2), ({"min_p": 0.1}, 4), ({"typical_p": 0.6}, 2),
         ({"dynatemp_range": 0.9, "dynatemp_exponent": 1.5}, 4),
         ({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}, 4),
         few=(3, 6, 10),
     ),
     ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else None,
-)
+)  # fmt: skip
 def test_texts_have_the_targets_distribution(tiny_target, near_draft, options, length, n_draws):
     """Whatever truncates it, forty sequences in a batch, drafts of one to four tokens."""
     sampling = replace(BLOCK, **options)
@@ -160,12 +153,8 @@ def test_each_policy_verifies_whole_drafts(
     """A companion must not decide by what was drawn, so it is not asked."""
     llm = open_llama(tiny_target, draft=near_draft, companion=tiny_companion)
     ask(
-        llm,
-        [tiny.A, tiny.A + 1],
-        60,
-        replace(BLOCK, seed=3),
-        speculation=Speculation(length=length),
-    )
+        llm, [tiny.A, tiny.A + 1], 60, replace(BLOCK, seed=3), speculation=Speculation(length=length),
+    )  # fmt: skip
     told = llm.last_speculation
     assert told["sampling"] == "block"
     assert told["drafted"] == told["verified"]

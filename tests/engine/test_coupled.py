@@ -30,28 +30,18 @@ PENALTIES = {"repeat_penalty": 1.5, "frequency_penalty": 0.7, "presence_penalty"
 @pytest.mark.parametrize(
     ("options", "grammar", "n_draws"),
     sized(
-        ({"temperature": 0.5}, None),
-        ({"temperature": 1.0}, None),
-        ({"temperature": 2.0}, None),
-        ({"temperature": -1.0}, None),
-        ({"top_k": 4}, None),
-        ({"top_p": 0.7}, None),
-        ({"min_p": 0.1}, None),
-        ({"typical_p": 0.6}, None),
-        ({"typical_p": 0.9, "top_k": 20, "top_p": 0.9}, None),
+        ({"temperature": 0.5}, None), ({"temperature": 1.0}, None), ({"temperature": 2.0}, None),
+        ({"temperature": -1.0}, None), ({"top_k": 4}, None), ({"top_p": 0.7}, None), ({"min_p": 0.1}, None),
+        ({"typical_p": 0.6}, None), ({"typical_p": 0.9, "top_k": 20, "top_p": 0.9}, None),
         ({"logit_bias": {tiny.A: 1.5, tiny.A + 1: -2.0, tiny.A + 7: 3.0}}, None),
-        ({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}, None),
-        (PENALTIES, None),
-        ({}, GRAMMAR),
-        (DRY, None),
-        ({**DRY, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["a"]}, None),
-        (XTC, None),
+        ({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}, None), (PENALTIES, None), ({}, GRAMMAR),
+        (DRY, None), ({**DRY, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["a"]}, None), (XTC, None),
         ({"dynatemp_range": 0.9, "dynatemp_exponent": 1.5}, None),
         ({**PENALTIES, **DRY, **XTC, "dynatemp_range": 0.5, "top_k": 12, "min_p": 0.02}, GRAMMAR),
         few=(1, 8, 10, 17),
     ),
     ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else None,
-)
+)  # fmt: skip
 def test_texts_have_the_targets_distribution(tiny_target, near_draft, options, grammar, n_draws):
     """Whatever shapes the distribution, with a draft model that draws, forty sequences in a batch."""
     sampling = replace(WIDE, **options)
@@ -117,12 +107,8 @@ class Nosy(LengthPolicy):
 
     def _length(self, draft):
         seen = [
-            *draft.p,
-            *(draft.s or ()),
-            *(draft.a or ()),
-            *(draft.pc or ()),
-            *(draft.agree or ()),
-        ]
+            *draft.p, *(draft.s or ()), *(draft.a or ()), *(draft.pc or ()), *(draft.agree or ()),
+        ]  # fmt: skip
         return int(1e4 * sum(seen)) % (draft.n + 1)
 
     def observe(self, outcome):

@@ -25,23 +25,18 @@ def reference(open_llama, tiny_target):
 
 
 def raising(*_):
-    """A drafter's bad day."""
     raise RuntimeError("no draft today")
 
 
 JUNK = {
-    "raises": raising,
-    "too large an id": lambda _tokens, _limit: [tiny.N_VOCAB],
-    "id of 2^40": lambda _tokens, _limit: [2**40],
-    "negative id": lambda _tokens, _limit: [-1],
+    "raises": raising, "too large an id": lambda _tokens, _limit: [tiny.N_VOCAB],
+    "id of 2^40": lambda _tokens, _limit: [2**40], "negative id": lambda _tokens, _limit: [-1],
     "too many": lambda _tokens, limit: [5] * (limit + 1),
-    "floats": lambda _tokens, _limit: [3.5],
-    "whole floats": lambda _tokens, _limit: [3.0],
-    "texts": lambda _tokens, _limit: ["a"],
-    "nothing": lambda _tokens, _limit: None,
+    "floats": lambda _tokens, _limit: [3.5], "whole floats": lambda _tokens, _limit: [3.0],
+    "texts": lambda _tokens, _limit: ["a"], "nothing": lambda _tokens, _limit: None,
     "no proposal": lambda _tokens, _limit: 7,
     "match that is no number": lambda _tokens, _limit: Proposal([5], "long"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", JUNK)
@@ -55,7 +50,6 @@ def test_junk_of_a_drafter_is_left_out(open_llama, tiny_target, reference, caplo
 
 
 def test_drafter_that_fails_now_and_then_serves_in_between(open_llama, tiny_target, reference):
-    """One bad round does not end a drafter's service."""
     text = [*PROMPT, *reference]
     bad_at = [len(PROMPT) + 1, len(PROMPT) + 2]
 
@@ -74,7 +68,6 @@ def test_numpy_ids_are_ids(open_llama, tiny_target, reference):
 
 
 def test_drafter_that_cannot_hear_is_left_alone(open_llama, tiny_target, reference, caplog):
-    """observe() may fail as propose() may."""
     drafter = foretelling([*PROMPT, *reference])
     drafter.observe = raising
     with caplog.at_level(logging.WARNING, "pyspec"):
@@ -230,7 +223,6 @@ def test_prompt_longer_than_the_context_is_refused_before_any_decode(
 
 
 def test_id_outside_the_vocabulary_is_refused(open_llama, tiny_target, reference):
-    """A prompt with an id that does not exist raises before any decode, and spoils nothing."""
     llm = open_llama(tiny_target)
     ask(llm, PROMPT, 5)
     for bad in (-1, tiny.N_VOCAB, 2**31 - 1):
@@ -334,7 +326,6 @@ def test_close_while_a_thread_decodes(open_llama, tiny_target):
 
 
 def test_close_twice_and_use_after_close(open_llama, tiny_target):
-    """Closing again does nothing; using a closed model is one clear error."""
     llm = open_llama(tiny_target)
     piece, tokenizer = llm.piece, llm.tokenizer_
     llm.close()

@@ -51,10 +51,8 @@ TEXTS = [
     "Translate to French:\nGood morning = Bonjour\nThank you = Merci\nGood night =",
     "In 1969, Neil Armstrong became the first person to",
     "| fruit | colour |\n| --- | --- |\n| apple | red |\n| banana |",
-    "To be, or not to be, that is the question:",
-    "The mitochondria is the powerhouse of",
-    "SELECT name, age FROM users WHERE",
-    "Repeat after me: la la la la la la la",
+    "To be, or not to be, that is the question:", "The mitochondria is the powerhouse of",
+    "SELECT name, age FROM users WHERE", "Repeat after me: la la la la la la la",
     "Step 1: Boil the water. Step 2: Add the pasta. Step 3:",
     "<html>\n<head>\n<title>Test page</title>\n</head>\n<body>\n",
     "The three laws of robotics are as follows. First,",
@@ -78,7 +76,7 @@ TEXTS = [
     "One morning the king woke up and found that his crown was",
     "Photosynthesis is the process by which plants",
     "error: expected ';' before '}' token\nerror: expected",
-]
+]  # fmt: skip
 
 
 def speculate(engine, n_ctx, prompts, n_tokens):

@@ -28,16 +28,13 @@ def test_same_seed_same_text(open_llama, tiny_target, tiny_draft, seed, sampling
     [
         {"repeat_penalty": 1.3},
         {"frequency_penalty": 0.5, "presence_penalty": 0.5},
-        {"logit_bias": {5: 3.0, 7: -100.0}},
-        {"mirostat_mode": 1},
-        {"mirostat_mode": 2},
-        {"typical_p": 0.7},
+        {"logit_bias": {5: 3.0, 7: -100.0}}, {"mirostat_mode": 1}, {"mirostat_mode": 2}, {"typical_p": 0.7},
         {"dry_multiplier": 0.8},
         {"dry_multiplier": 2.0, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["b"]},
         {"xtc_probability": 0.5},
         {"dynatemp_range": 0.6, "dynatemp_exponent": 0.7},
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("noise", [noise for noise in NOISES if noise != "block"])
 def test_same_seed_same_text_with_every_sampler(

@@ -101,12 +101,10 @@ class _LeftOut(FixedPolicy):
         self.said, self._round = [], 0
 
     def choose(self, drafts):
-        """See Policy."""
         self._round += 1
         return [draft.n * (self._round % 2) for draft in drafts]
 
     def observe(self, outcome):
-        """See Policy."""
         self.said += [seq.next_match for seq in outcome.seqs if not seq.n_verified]
 
 
@@ -182,12 +180,8 @@ def test_end_is_never_relaxed(open_llama, tiny_folder, tiny_target):
 @pytest.mark.parametrize(
     "shape",
     [
-        {"repeat_penalty": 1.2},
-        {"presence_penalty": 0.1},
-        {"logit_bias": {5: 0.1}},
-        {"mirostat_mode": 2},
-    ],
-)
+        {"repeat_penalty": 1.2}, {"presence_penalty": 0.1}, {"logit_bias": {5: 0.1}}, {"mirostat_mode": 2} ],
+)  # fmt: skip
 def test_shaped_rows_are_never_relaxed(seconds, shape):
     """Where penalties, bias or mirostat change the row, the rule is strict and the result says so."""
     llm, answer = seconds(sampling=Sampling(temperature=0.8, seed=1, **shape))

@@ -90,7 +90,6 @@ def test_draft_decodes_again_only_what_was_refused(open_llama, tiny_target, tiny
 
 
 def test_companion_reads_text_once(open_llama, tiny_target, tiny_companion):
-    """The companion's KV is kept as the draft's is."""
     llm = open_llama(tiny_target, draft=tiny_target, companion=tiny_companion, length="companion")
     ask(llm, PROMPT, 60)
     engine = llm.assembly.engine
@@ -110,16 +109,13 @@ class Cautious(FixedPolicy):
         self.outcomes: list[Outcome] = []
 
     def plan(self, places) -> Plan:
-        """See Policy."""
         self.places += places
         return Plan(super().plan(places).lengths, use_companion=True)
 
     def choose(self, drafts) -> list[int]:
-        """See Policy."""
         return [min(1, draft.n) for draft in drafts]
 
     def observe(self, outcome) -> None:
-        """See Policy."""
         self.outcomes.append(outcome)
 
 
@@ -173,7 +169,6 @@ def test_drafter_hears_what_became_of_its_tokens(open_llama, tiny_target, refere
 
 
 def test_one_token_needs_no_draft(open_llama, tiny_target, reference):
-    """max_tokens 1 gives one token, and nothing is drafted."""
     llm = open_llama(tiny_target, draft=tiny_target)
     answer = ask(llm, PROMPT, 1)
     assert (answer.ids, answer.finish_reason) == (reference[:1], "length")
@@ -182,7 +177,6 @@ def test_one_token_needs_no_draft(open_llama, tiny_target, reference):
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7])
 def test_length_ends_exactly(open_llama, tiny_target, reference, n):
-    """K larger than what is left is cut: never a token too many."""
     answer = ask(open_llama(tiny_target, draft=tiny_target, length="fixed:63"), PROMPT, n)
     assert (answer.ids, answer.finish_reason) == (reference[:n], "length")
 
@@ -275,7 +269,6 @@ class Watching(FixedPolicy):
         self.heard: list[str] = []
 
     def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:
-        """See Policy."""
         assert n_seq == 1
         assert 0.0 < t_verify < t_round
         assert depth > len(PROMPT)
@@ -283,12 +276,10 @@ class Watching(FixedPolicy):
         super().watch(n_seq, t_verify, t_round, depth)
 
     def plan(self, places) -> Plan:
-        """See Policy."""
         self.heard.append("plan")
         return super().plan(places)
 
     def observe(self, outcome) -> None:
-        """See Policy."""
         self.heard.append("observe")
         super().observe(outcome)
 
@@ -299,7 +290,6 @@ class Placed(FixedPolicy):
     longest: set[int]
 
     def plan(self, places) -> Plan:
-        """See Policy."""
         self.longest.update(place.longest for place in places if place.room)
         return super().plan(places)
 

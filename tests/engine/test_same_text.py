@@ -132,12 +132,10 @@ class Kept(FixedPolicy):
         self.engine, self.seen = engine, {}
 
     def plan(self, places):
-        """See Policy."""
         self.at = places[0].depth
         return super().plan(places)
 
     def choose(self, drafts):
-        """See Policy."""
         if drafts[0].n:
             self.seen[self.at] = self.engine.drafted(0).token[0], drafts[0].p[0]
         return super().choose(drafts)
@@ -174,12 +172,8 @@ def test_no_neighbour_changes_a_text(tiny_target, tiny_draft, likely, plain, kin
         with Batch(
             str(tiny_target),
             draft=str(tiny_draft) if kind == "model" else kind,
-            parallel=parallel,
-            n_ctx=128,
-            settings=settings,
-            n_threads=1,
-            n_threads_batch=1,
-        ) as batch:
+            parallel=parallel, n_ctx=128, settings=settings, n_threads=1, n_threads_batch=1,
+        ) as batch:  # fmt: skip
             texts = {result.id: result.text for result in batch.run(records(count)[::step])}
             tokens = [batch.target.detokenize([token]).decode() for token in range(32)]
         for i, (ids, text) in enumerate(plain):
@@ -205,14 +199,8 @@ def records(count):
         how = drawn(i)
         made.append(
             Record(
-                id=str(i),
-                tokens=prompt,
-                seed=how.seed,
-                temperature=how.temperature,
-                top_k=0,
-                top_p=1.0,
-                min_p=how.min_p,
-                **SHAPES[i % len(SHAPES)],
+                id=str(i), tokens=prompt, seed=how.seed, temperature=how.temperature, top_k=0, top_p=1.0,
+                min_p=how.min_p, **SHAPES[i % len(SHAPES)],
             )
-        )
+        )  # fmt: skip
     return made

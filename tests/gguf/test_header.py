@@ -69,7 +69,6 @@ SPLIT = {"split.no": (U16, 0), "split.count": (U16, 2)}
     ],
 )  # fmt: skip
 def test_contradiction_is_refused(entries, named, tmp_path):
-    """What llama.cpp would abort on, or makes no model, is refused by name."""
     made = tiny_llama()
     made.kv |= entries
     with pytest.raises(ModelInvalid, match=named):

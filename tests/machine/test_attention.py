@@ -57,15 +57,11 @@ def test_a_row_is_timed_behind_as_many_cells(monkeypatch):
     assert seen == {(64, 0), (1, 64), (chunk, 600 - chunk), (1, 600)}
 
 
-def test_impossible_heads_are_not_timed():
-    """llama.cpp makes no model of them."""
-    assert attention._measure(Heads(3, 2, 7, 8), [8], 1) is None
-
-
-def test_without_room_nothing_is_timed(monkeypatch):
-    """Ggml ends the process if an allocation fails."""
-    monkeypatch.setattr(attention, "address_space_left", lambda: 1 << 20)
-    assert attention._measure(HEADS, [8], 1) is None
+@pytest.mark.parametrize(("heads", "room"), [(Heads(3, 2, 7, 8), 1 << 40), (HEADS, 1 << 20)])
+def test_what_cannot_be_made_is_not_timed(heads, room, monkeypatch):
+    """llama.cpp makes no model of impossible heads, and ggml ends the process if an allocation fails."""
+    monkeypatch.setattr(attention, "address_space_left", lambda: room)
+    assert attention._measure(heads, [8], 1) is None
 
 
 @pytest.mark.parametrize(
@@ -120,17 +116,13 @@ def test_a_busy_machine_is_asked_again(tiny_target, measured, monkeypatch):
 
 @pytest.mark.parametrize("what", ["depth", "threads", "processor", "windows"])
 def test_what_may_change_it_is_measured_again(tiny_target, measured, monkeypatch, what):
-    flash_pays(shape_of(tiny_target), 512, 1)
+    shape = shape_of(tiny_target)
+    flash_pays(shape, 512, 1)
     if what == "processor":
         other = attention.this_machine()._replace(realpath="another")
         monkeypatch.setattr(attention, "this_machine", lambda: other)
-    full = what != "windows"
-    flash_pays(
-        shape_of(tiny_target),
-        500 if what == "depth" else 512,
-        1 + (what == "threads"),
-        swa_full=full,
-    )
+    n_ctx, threads = 500 if what == "depth" else 512, 2 if what == "threads" else 1
+    flash_pays(shape, n_ctx, threads, swa_full=what != "windows")
     assert len(measured[1]) == 2
 
 
@@ -140,22 +132,22 @@ def test_two_files_of_one_shape_share_it(tmp_path, measured):
     assert len(measured[1]) == 1
 
 
-@pytest.mark.parametrize(("n_ctx", "depth"), [(0, 4096), (100, 100), (1 << 14, DEEPEST)])
-def test_it_is_timed_behind_the_context(tiny_target, measured, n_ctx, depth):
+@pytest.mark.parametrize(
+    ("n_ctx", "window", "depths"),
+    [
+        (0, Window(), [4096]), (100, Window(), [100]), (1 << 14, Window(), [DEEPEST]),
+        (256, Window(64, 0.75), [64, 256]), (32, Window(64, 0.75), [32]),
+    ],
+)  # fmt: skip
+def test_it_is_timed_behind_the_context_and_the_window(
+    tiny_target, measured, n_ctx, window, depths
+):
     """0 tokens of context are llama.cpp's word for those of training; very deep ones are not read."""
-    flash_pays(shape_of(tiny_target), n_ctx, 1)
-    assert measured[1][0][1] == [depth]
-
-
-@pytest.mark.parametrize(("n_ctx", "depths"), [(256, [64, 256]), (32, [32])])
-def test_windows_are_timed_as_well(tmp_path, measured, n_ctx, depths):
-    shape = shape_of(tiny.write(tmp_path / "m.gguf"))._replace(window=Window(64, 0.75))
-    flash_pays(shape, n_ctx, 1)
+    flash_pays(shape_of(tiny_target)._replace(window=window), n_ctx, 1)
     assert measured[1][0][1] == depths
 
 
 def test_what_cannot_be_timed_has_flash_attention(tiny_target, measured):
-    """And is tried again."""
     measured[0][0] = None
     assert [flash_pays(shape_of(tiny_target), 512, 1) for _ in range(2)] == [True] * 2
     assert len(measured[1]) == 2
@@ -209,24 +201,17 @@ def test_where_there_is_no_choice_it_is_on(tiny_target, found, chosen, options):
 
 
 @pytest.mark.parametrize(
-    ("n_slots", "layout", "kind"),
-    [(1, Layout(64), OFF), (4, Layout(256, 64), OFF), (2, Layout(128), OFF), (4, Layout(256), ON)],
-)
-def test_contexts_follow_it(tiny_target, found, n_slots, layout, kind):
-    """But where many share a pool, whose cells each row would look at."""
-    found(flash=False)
-    models = Models(str(tiny_target), "none", "none", n_threads=1)
+    ("flash", "n_slots", "layout", "options", "kind"),
+    [
+        (False, 1, Layout(64), {}, OFF), (False, 4, Layout(256, 64), {}, OFF), (False, 2, Layout(128), {}, OFF),
+        (False, 4, Layout(256), {}, ON),  # each row would look at all cells of a pool that many share
+        (False, 1, Layout(64), {"flash_attn": True}, ON), (True, 1, Layout(64), {"flash_attn": False}, OFF),
+    ],
+)  # fmt: skip
+def test_contexts_follow_it(tiny_target, found, flash, n_slots, layout, options, kind):
+    found(flash)
+    models = Models(str(tiny_target), "none", "none", n_threads=1, **options)
     contexts = Contexts(models, n_slots, 64, layout)
-    assert models.target.context_params.flash_attn_type == kind
-    contexts.close()
-    models.close()
-
-
-@pytest.mark.parametrize(("flash", "kind"), [(True, ON), (False, OFF)])
-def test_contexts_have_what_was_asked_for(tiny_target, found, flash, kind):
-    found(not flash)
-    models = Models(str(tiny_target), "none", "none", n_threads=1, flash_attn=flash)
-    contexts = Contexts(models, 1, 64, Layout(64))
     assert models.target.context_params.flash_attn_type == kind
     contexts.close()
     models.close()

@@ -109,7 +109,6 @@ def test_bytes_that_are_no_text_are_refused_with_their_place():
 
 
 def test_file_is_replaced(tmp_path):
-    """All chunks, one after another, and nothing else in the folder."""
     path = tmp_path / "out"
     path.write_bytes(b"old")
     write_whole(path, iter([b"new", b"", b"er"]))

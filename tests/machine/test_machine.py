@@ -92,13 +92,8 @@ def test_a_strangers_work_is_seen():
 @pytest.mark.parametrize(
     ("processors", "threads", "others", "busy"),
     [
-        (2, 2, 0.1, False),
-        (2, 2, 1.0, True),
-        (16, 4, 3.0, False),
-        (16, 4, 13.0, True),
-        (1, 2, 0.5, True),
-    ],
-)
+        (2, 2, 0.1, False), (2, 2, 1.0, True), (16, 4, 3.0, False), (16, 4, 13.0, True), (1, 2, 0.5, True) ],
+)  # fmt: skip
 def test_a_machine_is_busy_where_others_need_our_processors(
     monkeypatch, processors, threads, others, busy
 ):
