@@ -267,17 +267,12 @@ def test_half_a_request_takes_nothing(serve):
         connection.close()
 
 
-def test_an_address_of_ipv6_is_a_host(serve):
-    server = serve(hosts=("localhost", "::1"))
-    for host, status in ("[::1]:8080", 200), ("::1", 400):
-        with begun(server, "/v1/models", Host=host) as response:
-            assert response.status == status
-
-
 def test_other_hosts_and_methods(serve):
     """A page elsewhere that calls this machine by its own name is refused; so is what is not served."""
-    server = serve(hosts=("localhost", "127.0.0.1"))
+    server = serve(hosts=("localhost", "::1"))
     for host, path, status in [
+        ("[::1]:8080", "/v1/models", 200),
+        ("::1", "/v1/models", 400),
         ("evil.example", "/v1/models", 400),
         ("localhost", "/v1/models", 200),
         ("evil.example.", "/v1/models", 400),

@@ -64,26 +64,8 @@ def test_relaxed_tokens_say_their_gap(serve, browser):
     assert found[2] != tab.evaluate("getComputedStyle(document.body).color")
 
 
-def test_stop_ends_the_answer(serve, rounds, browser):
-    server = serve(draft="none", n_ctx=4096)
-    tab = browser(server.url)
-    tab.evaluate("document.getElementById('most').value = 3000")
-    rounds.allow(20)
-    say(tab, "hello")
-    tab.until("document.querySelectorAll('.assistant span[title]').length > 3")
-    tab.evaluate("document.getElementById('stop').click()")
-    tab.until(f"{DONE} === 1")
-    wait(lambda: not server.tasks)
-    rounds.allow(math.inf)
-    server.wait_idle()
-    assert server.batch.stats()["tokens"] < 100
-    assert (
-        tab.evaluate("$('against').textContent") == "\u2013"
-    )  # of this answer, not of the one before
-
-
 def test_a_stopped_answer_says_so_and_goes_on(serve, rounds, browser):
-    """By a button, from where it was; a new message takes its place."""
+    """By a button that frees the sequence; by another it goes on from where it was. A new message takes its place."""
     server = serve(draft="none", n_ctx=4096)
     tab = browser(server.url)
     rounds.allow(20)
@@ -92,9 +74,13 @@ def test_a_stopped_answer_says_so_and_goes_on(serve, rounds, browser):
     tab.evaluate("document.getElementById('stop').click()")
     tab.until(f"{DONE} === 1")
     assert tab.evaluate("document.querySelector('.note').textContent") == "stopped"
+    assert tab.evaluate("$('against').textContent") == "\u2013"  # of this answer
+    wait(lambda: not server.tasks)
+    rounds.allow(math.inf)
+    server.wait_idle()
+    assert server.batch.stats()["tokens"] < 100
     before = tab.evaluate("turns[0].content")
     tab.evaluate("$('most').value = 8")
-    rounds.allow(math.inf)
     tab.evaluate(
         "[...document.querySelectorAll('.act')].find(b => b.textContent === 'Continue').click()"
     )

@@ -203,28 +203,20 @@ def test_any_object_beside_reasoning_and_tools(client_of, marks):
     assert isinstance(json.loads(answer.output_text), dict)
 
 
-@pytest.mark.parametrize("choice", ["auto", "required"])
-def test_a_tool_with_an_ordinary_pattern(client_of, choice):
-    """Its requests are answered, forced or not, and a call follows the pattern."""
-    client = client_of("<tool_call>")
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"tool_choice": "required"}, {"logit_bias": scripted.leaning("<"), "seed": 1}],
+)
+def test_a_call_follows_a_pattern_of_its_tool(client_of, asked):
+    """Forced, or begun by the model itself."""
     tool = {"type": "function", "function": {"name": "f", "parameters": ODD}}
-    message = (
-        ask(client, tools=[tool], tool_choice=choice, parallel_tool_calls=False).choices[0].message
-    )
-    if choice == "required":
-        (call,) = message.tool_calls
-        assert json.loads(call.function.arguments)["say"] == 'say "hi"'
-
-
-def test_a_call_that_is_begun_follows_its_schema(client_of):
     client = client_of("<tool_call>")
-    tool = {"type": "function", "function": {"name": "f", "parameters": ODD}}
-    leaning = {"logit_bias": scripted.leaning("<"), "seed": 1}
-    message = ask(client, tools=[tool], **leaning).choices[0].message
-    assert all(
-        json.loads(call.function.arguments)["say"] == 'say "hi"'
-        for call in message.tool_calls or ()
+    message = ask(client, tools=[tool], parallel_tool_calls=False, **asked).choices[0].message
+    calls = message.tool_calls or []
+    assert [json.loads(call.function.arguments)["say"] for call in calls] == ['say "hi"'] * len(
+        calls
     )
+    assert calls or "tool_choice" not in asked
 
 
 def test_what_a_schema_may_not_hold_is_named(client_of):

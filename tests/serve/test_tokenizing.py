@@ -8,18 +8,12 @@ import llama_cpp
 import numpy as np
 import pytest
 from helpers import tiny
-from helpers.asking import post
+from helpers.asking import ask, post
 
 
 @pytest.fixture
 def server(serve):
     return serve()
-
-
-def ask(server, path, **body):
-    status, found = post(server, json.dumps(body).encode(), path)
-    assert status == 200, found
-    return found
 
 
 def test_a_text_and_its_tokens(server):
