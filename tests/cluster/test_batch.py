@@ -113,22 +113,20 @@ def test_a_dataset_goes_on_where_it_stopped(arguments, tiny_target, tmp_path):
     assert {key: found[key] for key in first} == first
 
 
-def test_a_row_that_cannot_be_read_is_its_own_error(arguments, tiny_target):
+def test_rows_are_read_as_they_are(arguments, tiny_target):
+    """An id may be a number, other columns are the dataset's own, and a row that cannot be read is its own error."""
     pyarrow = pytest.importorskip("pyarrow")
-    rows = pyarrow.table({"id": ["a", "b"], "prompt": ["abc"] * 2, "max_tokens": [None, "many"]})
-    found = _Rows(str(tiny_target), arguments)(rows)
+    own = {
+        "index": ["x"] * 3,
+        "error": ["", "it failed", ""],
+        "source": [1, 2, 3],
+        "line": ["a"] * 3,
+    }
+    asked = {"id": [7, 8, 9], "prompt": ["abc"] * 3, "max_tokens": ["3", None, "many"]}
+    found = _Rows(str(tiny_target), arguments)(pyarrow.table({**asked, **own}))
     errors = dict(zip(found["id"], found["error"], strict=True))
-    assert not errors["a"]
-    assert "cannot be read" in errors["b"]
-
-
-def test_ids_are_numbers_or_texts_and_other_columns_are_let_be(arguments, tiny_target):
-    """A dataset has columns of its own, which may be called as a record's place or as what a former run wrote."""
-    pyarrow = pytest.importorskip("pyarrow")
-    own = {"index": ["x", "x"], "error": ["", "it failed"], "source": [1, 2], "line": ["a", "b"]}
-    rows = pyarrow.table({"id": [7, 8], "prompt": ["abc", "hello"], **own})
-    found = _Rows(str(tiny_target), arguments)(rows)
-    assert sorted(zip(found["id"], found["error"])) == [("7", ""), ("8", "")]
+    assert (errors["7"], errors["8"]) == ("", "")
+    assert "cannot be read" in errors["9"]
 
 
 def test_what_one_worker_answered_another_finds(tmp_path):
