@@ -13,7 +13,7 @@ import pytest
 
 instructor = pytest.importorskip("instructor", reason="the extra [clients] is not installed")
 pydantic = pytest.importorskip("pydantic", reason="the extra [clients] is not installed")
-BaseModel, Field = pydantic.BaseModel, pydantic.Field
+Field = pydantic.Field
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -24,138 +24,53 @@ class Colour(enum.Enum):
     INCH = '5" nail'
 
 
-class Shape(BaseModel):
-    """Of a closed object: a small model goes on with more properties for ever."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", populate_by_name=True)
-
-
-class Point(Shape):
-    """Numbers with bounds."""
-
-    x: int = Field(ge=0, le=9)
-    y: float = Field(ge=0, lt=10, multiple_of=0.5)
+def shape(name: str, /, **fields: Any) -> type[Any]:
+    """A model of a closed object: a small model goes on with more properties for ever."""
+    config = pydantic.ConfigDict(extra="forbid", populate_by_name=True)
+    typed = {key: each if isinstance(each, tuple) else (each, ...) for key, each in fields.items()}
+    return pydantic.create_model(name, __config__=config, __module__=__name__, **typed)
 
 
-class Choice(Shape):
-    """Literals and an enum."""
-
-    colour: Colour
-    level: Literal["low", "high"]
-    n: Literal[1, 2]
-
-
-class Maybe(Shape):
-    """What may be null."""
-
-    point: Point | None
-    colour: Colour | None
-
-
-class Either(Shape):
-    """A union of plain types."""
-
-    value: int | bool | None
-
-
-class Cat(Shape):
-    """One of two."""
-
-    kind: Literal["cat"]
-    lives: int = Field(ge=1, le=9)
-
-
-class Dog(Shape):
-    """The other."""
-
-    kind: Literal["dog"]
-    good: bool
-
-
-class Pet(Shape):
-    """A union by a discriminator."""
-
-    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
-
-
-class Leaf(Shape):
-    """A model that has itself."""
-
-    n: int = Field(ge=0, le=9)
-    leaf: Leaf | None
-
-
-class Listed(Shape):
-    """Lists of bounded length."""
-
-    points: list[Point] = Field(min_length=1, max_length=2)
-    flags: list[bool] = Field(max_length=3)
-
-
-class Pair(Shape):
-    """Tuples."""
-
-    pair: tuple[int, bool]
-
-
-class Several(Shape):
-    """Several of a few choices."""
-
-    colours: Annotated[list[Literal["red", "green", "blue"]], Field(max_length=3)]
-
-
-class When(Shape):
-    """Dates and times."""
-
-    day: dt.date
-    at: dt.datetime
-
-
-class Code(Shape):
-    """A pattern and a length."""
-
-    code: str = Field(pattern=r"^v[0-9]{1,3}\.[0-9]$")
-    name: str = Field(min_length=1, max_length=8)
-
-
-class Nested(Shape):
-    """Models in models, and a mapping."""
-
-    inner: Point
-    more: dict[Literal["a", "b"], bool]
-
-
-class Outside(Shape):
-    """Names outside ASCII, by an alias."""
-
-    size: int = Field(alias="größe", ge=0, le=99)
-
-
-class Described(Shape):
-    """Defaults, descriptions and examples."""
-
-    sure: bool = Field(default=True, description="Whether it is so", examples=[True])
-    step: int = Field(default=2, multiple_of=2, ge=0, le=8)
-
-
+N = Annotated[int, Field(ge=0, le=9)]
 POINT = {"x": 3, "y": 1.5}
-SHAPES: dict[type[Any], Any] = {
+Point: Any = shape("Point", x=N, y=Annotated[float, Field(ge=0, lt=10, multiple_of=0.5)])
+Cat: Any = shape("Cat", kind=Literal["cat"], lives=Annotated[int, Field(ge=1, le=9)])
+Dog: Any = shape("Dog", kind=Literal["dog"], good=bool)
+Pet: Any = shape("Pet", pet=Annotated[Cat | Dog, Field(discriminator="kind")])
+Leaf: Any = shape("Leaf", n=N, leaf="Leaf | None")
+Several: Any = shape(
+    "Several", colours=Annotated[list[Literal["red", "green", "blue"]], Field(max_length=3)]
+)
+When: Any = shape("When", day=dt.date, at=dt.datetime)
+Outside: Any = shape("Outside", size=Annotated[int, Field(alias="größe", ge=0, le=99)])
+SHAPES: dict[Any, Any] = {
     Point: POINT,
-    Choice: {"colour": '5" nail', "level": "low", "n": 2},
-    Maybe: {"point": None, "colour": "red"},
-    Either: {"value": 3},
+    shape("Choice", colour=Colour, level=Literal["low", "high"], n=Literal[1, 2]): {
+        "colour": '5" nail', "level": "low", "n": 2,
+    },
+    shape("Maybe", point=Point | None, colour=Colour | None): {"point": None, "colour": "red"},
+    shape("Either", value=int | bool | None): {"value": 3},
     Pet: {"pet": {"kind": "dog", "good": True}},
     Leaf: {"n": 1, "leaf": {"n": 2, "leaf": None}},
-    Listed: {"points": [POINT], "flags": [True, False]},
-    Pair: {"pair": [1, True]},
+    shape(
+        "Listed", points=Annotated[list[Point], Field(min_length=1, max_length=2)],
+        flags=Annotated[list[bool], Field(max_length=3)],
+    ): {"points": [POINT], "flags": [True, False]},
+    shape("Pair", pair=tuple[int, bool]): {"pair": [1, True]},
     Several: {"colours": ["blue", "red"]},
     When: {"day": "2024-05-01", "at": "2024-05-01T12:30:00Z"},
-    Code: {"code": "v12.3", "name": "Anna"},
-    Nested: {"inner": POINT, "more": {"a": True}},
+    shape(
+        "Code", code=Annotated[str, Field(pattern=r"^v[0-9]{1,3}\.[0-9]$")],
+        name=Annotated[str, Field(min_length=1, max_length=8)],
+    ): {"code": "v12.3", "name": "Anna"},
+    shape("Nested", inner=Point, more=dict[Literal["a", "b"], bool]): {"inner": POINT, "more": {"a": True}},
     Outside: {"größe": 42},
-    Described: {"sure": False, "step": 4},
+    shape(
+        "Described", sure=(bool, Field(default=True, description="Whether it is so", examples=[True])),
+        step=(int, Field(default=2, multiple_of=2, ge=0, le=8)),
+    ): {"sure": False, "step": 4},
     Cat: {"kind": "cat", "lives": 7},
-}
+}  # fmt: skip
 Fill = Callable[[str, type[Any]], Any]
 ASKED: dict[str, Any] = {"temperature": 0.0, "max_tokens": 160}
 
