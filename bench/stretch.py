@@ -41,13 +41,9 @@ _EPSILON = "attention.layer_norm_rms_epsilon"
 
 
 def stretch(
-    source: Path,
-    out: Path,
-    times: int = 1,
-    drop: Sequence[int] = (),
-    wide: int = 1,
+    source: Path, out: Path, times: int = 1, drop: Sequence[int] = (), wide: int = 1,
     experts: tuple[int, int] = (0, 0),
-) -> None:
+) -> None:  # fmt: skip
     """Write `source` without the blocks in `drop`, with times - 1 idle blocks after each of the others, `wide` times as wide.
 
     experts: how many each block has, and how many of them a token uses; 0 for none.

@@ -30,15 +30,9 @@ from .simulate import Answer, Chain
 
 
 def record(
-    llm: SpeculativeLlama,
-    questions: Sequence[Question],
-    *,
-    kmax: int = 16,
-    max_tokens: int = 64,
-    budget_s: float = inf,
-    temperature: float = 0.0,
-    report: Report = lambda *_: None,
-) -> list[Answer]:
+    llm: SpeculativeLlama, questions: Sequence[Question], *, kmax: int = 16, max_tokens: int = 64,
+    budget_s: float = inf, temperature: float = 0.0, report: Report = lambda *_: None,
+) -> list[Answer]:  # fmt: skip
     """Record answers to `questions` until `budget_s` seconds have passed."""
     until, template = perf_counter() + budget_s, ChatTemplate.of(llm)
     answers: list[Answer] = []

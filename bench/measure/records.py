@@ -62,13 +62,9 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 def describe(
-    llm: TargetLlama,
-    files: Mapping[str, Path],
-    how: Options,
-    questions: Sequence[Question],
-    n_ctx: int,
+    llm: TargetLlama, files: Mapping[str, Path], how: Options, questions: Sequence[Question], n_ctx: int,
     engine: str = "",
-) -> Setup:
+) -> Setup:  # fmt: skip
     """The setup of a run with a loaded target and these files by role; questions are stored as their number and a hash."""
     texts = json.dumps([[q.question_id, q.turns] for q in questions])
     return Setup(

@@ -86,13 +86,8 @@ def ask_at_once(
 
 
 def check_four_at_once(
-    open_llama: Callable[..., Any],
-    target: Any,
-    draft: Any,
-    *,
-    length: str = "fixed:3",
-    layout: Layout = CELLS,
-) -> None:
+    open_llama: Callable[..., Any], target: Any, draft: Any, *, length: str = "fixed:3", layout: Layout = CELLS,
+) -> None:  # fmt: skip
     """Each of four sequences has the text that it has alone, and drafts as often right."""
     prompts = [[5, 6, 7, 5], [9, 8, 7, 9], [20, 4], [11, 12, 13, 14, 15, 16]]
     alone, wanted = open_llama(target, draft=draft, length=length), []

@@ -39,17 +39,9 @@ def go(tmp_path):
     """Runs `inputs` into `out` with a Fake; returns it and its summary."""
 
     def go_(
-        inputs,
-        out,
-        per="line",
-        fake=None,
-        stop_after=None,
-        overwrite=False,
-        column=None,
-        lines=None,
-        errors="strict",
-        **options,
-    ):
+        inputs, out, per="line", fake=None, stop_after=None, overwrite=False, column=None, lines=None,
+        errors="strict", **options,
+    ):  # fmt: skip
         sources = find_sources([str(tmp_path / name) for name in inputs])
         reading = Reading(per, errors=errors, column=column)
         records = list(read_sources(sources, reading))

@@ -33,13 +33,8 @@ def turn(tokens: list[int], seconds: float = 1.0, **more: Any) -> TimedAnswer:
 
 
 def record(
-    who: str,
-    question: int = 1,
-    *turns: TimedAnswer,
-    category: str = "qa",
-    repeat: int = 0,
-    **more: Any,
-) -> RunRecord:
+    who: str, question: int = 1, *turns: TimedAnswer, category: str = "qa", repeat: int = 0, **more: Any,
+) -> RunRecord:  # fmt: skip
     return RunRecord(who, question, category, repeat, list(turns), SETUP, **more)
 
 

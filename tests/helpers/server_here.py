@@ -57,19 +57,9 @@ def opening(tiny_ascii):
     running = []
 
     def serve_(
-        path=None,
-        *,
-        key=None,
-        queue=64,
-        max_body=1 << 16,
-        hosts=None,
-        send_buffer=0,
-        log=None,
-        others=None,
-        ping=15.0,
-        embedders=(),
-        **options,
-    ):
+        path=None, *, key=None, queue=64, max_body=1 << 16, hosts=None, send_buffer=0, log=None, others=None,
+        ping=15.0, embedders=(), **options,
+    ):  # fmt: skip
         settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
         defaults = {"draft": "lookup", "companion": "none", "n_ctx": 1024, "parallel": 4}
         # F32 throughout: a random model's text is full of near-ties, which half precision decides by the order of cells

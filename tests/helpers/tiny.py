@@ -45,13 +45,9 @@ class Weights:
 
 
 def _vocabulary(
-    writer: gguf.GGUFWriter,
-    tokens: list[str],
-    eos: int,
-    marks: Sequence[str] = (),
-    bos: int | None = 1,
+    writer: gguf.GGUFWriter, tokens: list[str], eos: int, marks: Sequence[str] = (), bos: int | None = 1,
     adds: tuple[bool, bool] = (False, False),
-) -> None:
+) -> None:  # fmt: skip
     writer.add_tokenizer_model("llama")
     writer.add_token_list([*tokens, *marks])
     writer.add_token_scores([0.0] * (len(tokens) + len(marks)))
@@ -232,28 +228,13 @@ def written(writer: gguf.GGUFWriter, path: Path) -> Path:
 
 
 def write(
-    path: Path,
-    *,
-    arch: str = "llama",
-    seed: int = 0,
-    noise: float = 0.0,
-    noise_seed: int = 1,
-    eos: int = EOS,
-    tokens: list[str] | None = None,
-    n_layer: int = 2,
-    window: int = 16,
-    scale: float = LOGIT_SCALE,
-    n_heads: int = 0,
-    trunk: bool = True,
-    marks: Sequence[str] = (),
-    template: str = "",
-    bos: int | None = 1,
-    adds: tuple[bool, bool] = (False, False),
-    n_ctx: int = 4096,
-    sampling: Mapping[str, float | str] | None = None,
-    n_experts: int = 4,
+    path: Path, *, arch: str = "llama", seed: int = 0, noise: float = 0.0, noise_seed: int = 1, eos: int = EOS,
+    tokens: list[str] | None = None, n_layer: int = 2, window: int = 16, scale: float = LOGIT_SCALE,
+    n_heads: int = 0, trunk: bool = True, marks: Sequence[str] = (), template: str = "", bos: int | None = 1,
+    adds: tuple[bool, bool] = (False, False), n_ctx: int = 4096,
+    sampling: Mapping[str, float | str] | None = None, n_experts: int = 4,
     fills: Mapping[str, int] | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """Write a model of architecture `arch`: llama, mamba (recurrent), gemma3 (sliding window), lfm2 or qwen35 (hybrids).
 
     Or mixture, which is llama with n_experts, two of which compute a token.
@@ -312,16 +293,10 @@ def byte_tokens(model: str) -> list[str]:
 
 
 def add_chat_vocabulary(
-    writer: gguf.GGUFWriter,
-    template: str | None,
-    marks: Sequence[str],
-    *,
-    model: str = "gpt2",
-    kind: gguf.TokenType = gguf.TokenType.CONTROL,
-    named: Mapping[str, str] | None = None,
-    add_bos: bool = False,
-    space: bool = False,
-) -> int:
+    writer: gguf.GGUFWriter, template: str | None, marks: Sequence[str], *, model: str = "gpt2",
+    kind: gguf.TokenType = gguf.TokenType.CONTROL, named: Mapping[str, str] | None = None,
+    add_bos: bool = False, space: bool = False,
+) -> int:  # fmt: skip
     """All bytes, and marks of this kind; returns the number of tokens. named: further templates. space: in front of texts."""
     pair = "\u2581" if model == "llama" else "zz"
     tokens = ["<unk>", "<s>", "</s>", *byte_tokens(model), pair, "\u2581\u2581", *marks]

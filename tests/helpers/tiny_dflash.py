@@ -21,19 +21,10 @@ N_LAYER = 2
 
 
 def write(
-    path: Path,
-    *,
-    layers: Sequence[int] = LAYERS,
-    seed: int = 5,
-    embeddings: bool = True,
-    head: bool = True,
-    d2t: Sequence[int] | None = None,
-    markov: bool = False,
-    confidence: bool = False,
-    selector: bool = False,
-    width: int = tiny.N_EMBD,
-    **facts: Any,
-) -> Path:
+    path: Path, *, layers: Sequence[int] = LAYERS, seed: int = 5, embeddings: bool = True, head: bool = True,
+    d2t: Sequence[int] | None = None, markov: bool = False, confidence: bool = False, selector: bool = False,
+    width: int = tiny.N_EMBD, **facts: Any,
+) -> Path:  # fmt: skip
     """Write a DFlash file, or with `markov` a DSpark one; without `embeddings` or `head` it uses the target's.
 
     facts: causal, anchored, block and mask, None for what the file does not say.

@@ -21,21 +21,11 @@ Matrix = np.ndarray
 
 
 def write(
-    path: Path,
-    *,
-    layers: Sequence[int] = LAYERS,
-    seed: int = 5,
-    embeddings: bool = True,
-    head: bool = True,
-    d2t: Sequence[int] | None = None,
-    norm_before_residual: bool = False,
-    norm_before_fc: bool = False,
-    width: int = tiny.N_EMBD,
-    hidden: int = tiny.N_EMBD,
-    n_layer: int = 1,
-    tokens: list[str] | None = None,
+    path: Path, *, layers: Sequence[int] = LAYERS, seed: int = 5, embeddings: bool = True, head: bool = True,
+    d2t: Sequence[int] | None = None, norm_before_residual: bool = False, norm_before_fc: bool = False,
+    width: int = tiny.N_EMBD, hidden: int = tiny.N_EMBD, n_layer: int = 1, tokens: list[str] | None = None,
     output: Matrix | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """Write an EAGLE-3 file; without `embeddings` or `head` it uses the target's. output: a head in place of a random one."""
     tokens = tokens or tiny.TOKENS
     writer, weights = tiny.begun(path, "eagle3", n_layer, width), tiny.Weights(seed)
