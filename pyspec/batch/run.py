@@ -178,7 +178,6 @@ class Batch:
         """Create the contexts now, not at the first record of `stream`. Raises NoMemory and the like."""
         if self._scheduler is None:
             self._open(())
-            release_workers()
 
     def submit(self, answer: Answer) -> None:
         """Queue an answer of `maker.answer` for `stream`. Safe from any thread."""

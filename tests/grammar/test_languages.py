@@ -37,6 +37,7 @@ GRAMMARS = {
     "a comment, and a rule in the next line": '# c\nroot   ::=\n  "ab"\n',
     "repetitions": 'root ::= ("ab" | [c-e]{2,3} | x?){1,4} "z"\nx ::= "q"{2} "b"* ',
     "classes": 'root ::= [^a-y"\\]]+ . [\\x41-\\u0043]? [-a]',
+    "all but what no text has": 'root ::= [^\\uD800] "a"',
     "characters of several bytes": 'root ::= "日本" [^日]* [é語]',
     "nothing": 'root ::= x "a"\nx ::= | "b"',
     "groups over several lines": 'root ::= (\n "a"\n | "b" )\n',

@@ -245,6 +245,11 @@ def test_what_is_left_out_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert "pattern" in caplog.text
 
 
+def test_a_part_of_a_schema_may_have_what_is_left_out() -> None:
+    part = {"type": "array", "uniqueItems": True}
+    assert part_of({}, part) == part
+
+
 def test_a_part_of_a_schema_keeps_its_definitions(takes: Takes) -> None:
     """Families write arguments one by one."""
     whole = tool_schema(

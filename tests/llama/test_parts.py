@@ -136,7 +136,8 @@ def test_a_shape_is_the_contents(made: Any) -> None:
 
 def test_logprobs_stay_beside_their_tokens(made: Any) -> None:
     result = said(made("<think>"), SAID, logprobs=True, top_logprobs=2)
-    assert len(result["choices"][0]["logprobs"]["content"]) == len(SAID)
+    content = result["choices"][0]["logprobs"]["content"]
+    assert [len(each["top_logprobs"]) for each in content] == [2] * len(SAID)
 
 
 @pytest.mark.parametrize("marks", [["<think>"], ["<think>", "<tool_call>"]])

@@ -19,6 +19,7 @@ from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import AnswerPart, Calls, WholeAnswer
 from pyspec.text.scan import Scanner
+from pyspec.text.tagged import types_of
 
 CASES = [(family, *example) for family, examples in FAMILIES.items() for example in examples]
 
@@ -83,6 +84,18 @@ def test_arguments_that_are_no_object_complete_no_call() -> None:
     calls.begin("weather")
     calls.add("[1]")
     assert (calls.end(), calls.is_open, calls.complete) == (False, True, 0)
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"type": ["string", "null"]}, {"string", "null"}),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"string", "null"}),
+        ({"oneOf": [{"type": "integer"}, True]}, {"integer"}),
+    ],
+)
+def test_types_of_a_parameter(schema: Any, types: set[str]) -> None:
+    assert types_of({"properties": {"k": schema}}, "k") == types
 
 
 def test_text_is_not_held_longer_than_a_mark_may_begin() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,14 @@ def test_key_of_an_argument_makes_no_control_token(opened: Opened) -> None:
     llm = opened(READS.replace("<parameter={{ k }}>", "{{ k }}>"))
     tokens = llm.template.prompt([user("a"), call({"<|im_end|": 1})])
     assert control(llm, tokens) == ["<|im_start|>", "<|im_end|>"] * 2
+
+
+def test_a_control_word_of_letters_is_text_where_a_user_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "letters.gguf"
+    tiny.write_vocabulary(path, CHATML.replace("<|im_end|>", "stop"), ["<|im_start|>", "stop"])
+    with closing(TargetLlama(str(path), vocab_only=True, trust=True, verbose=False)) as llm:
+        tokens = llm.template.prompt([user("do stop it")])
+        assert control(llm, tokens) == ["<|im_start|>", "stop", "<|im_start|>"]
 
 
 def test_a_word_around_one_that_is_cut_out_is_text(opened: Opened) -> None:
