@@ -8,9 +8,9 @@ import pytest
 from helpers.make_gguf import split
 from helpers.shop import SHIPPED, WHEEL, sha
 
-from pyspec.errors import ModelNotFound, ModelUnreadable
+from pyspec.errors import ModelNotFound, ModelUnreadable, OptionError
 from pyspec.hub.drafts import known_as, offers_for
-from pyspec.hub.locate import resolve
+from pyspec.hub.locate import add, resolve
 from pyspec.machine.others import sizes_of
 
 pytestmark = pytest.mark.usefixtures("shop")
@@ -110,6 +110,14 @@ def test_far_name_points_to_the_list():
     with pytest.raises(ModelNotFound, match="models list") as caught:
         resolve("qqqqqqqq")
     assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("-my model", "such as --name my-model"), ("--", r"':'\)?$")]
+)
+def test_a_name_is_proposed_for_one_that_cannot_be(name, hint, tiny_target):
+    with pytest.raises(OptionError, match=hint):
+        add(tiny_target, name)
 
 
 @pytest.mark.parametrize("name", ["absent.gguf", "./absent", "hf:nonsense", "a\0b", ""])
