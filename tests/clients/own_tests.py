@@ -1,32 +1,45 @@
 """A pytest plugin for llama-cpp-python's own tests: models from this disk, and our class in place of theirs if asked.
 
-PYSPEC_OWN_MODELS: a folder with llama.gguf and hybrid.gguf. PYSPEC_OWN_CLASS: "ours" or "theirs".
+PYSPEC_OWN_MODELS: a folder with the stand-ins. PYSPEC_OWN_WAY: "theirs", or "class" or "install" and what ours drafts with.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
-import pytest
+import llama_cpp
 from helpers import amx
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-STAND_INS = {"falcon-h1": "hybrid.gguf"}
+import pyspec
+
+STAND_INS = {"falcon-h1": "hybrid", "mamba": "recurrent", "bge": "encoder"}
 
 
 def _here(repo: str, _file: str, **_: object) -> str:
-    # an encoder, and a recurrent model: for one that cannot go back ours refuses a draft that is named
-    if any(kind in repo.lower() for kind in ("bge", "mamba")):
-        pytest.skip(f"no stand-in for {repo}")
     names = [name for kind, name in STAND_INS.items() if kind in repo.lower()]
-    return str(Path(os.environ["PYSPEC_OWN_MODELS"]) / (names[0] if names else "llama.gguf"))
+    return str(Path(os.environ["PYSPEC_OWN_MODELS"], f"{(names or ['llama'])[0]}.gguf"))
 
 
 huggingface_hub.hf_hub_download = _here
 amx.leave_extra_off()
 
-if os.environ["PYSPEC_OWN_CLASS"] == "ours":
-    import pyspec
+way, _, draft = os.environ["PYSPEC_OWN_WAY"].partition(" ")
+own = {"draft": draft, "companion": "none", "length": "fixed:4"}
+if draft == "theirs":
+    own["draft"] = LlamaPromptLookupDecoding()
+if way == "install":
+    pyspec.install(**own)
+elif way == "class":
 
-    pyspec.install(draft="lookup", companion="none", length="fixed:4")
+    class Ours(pyspec.SpeculativeLlama):
+        """With what was asked for; a draft that is named is refused where memory cannot be rolled back."""
+
+        def __init__(self, model_path: str, **options: Any) -> None:
+            named = {"draft": "auto"} if "recurrent" in model_path else {}
+            super().__init__(model_path, **{**own, **named, **options})
+
+    llama_cpp.Llama = Ours
