@@ -82,6 +82,7 @@ GONE = {
     "--engine": "pyspec.cluster.answer spreads a Ray dataset over actors",
     "--workers": "pyspec.cluster.answer spreads a Ray dataset over actors",
     "-hf": "use -m OWNER/REPO[:TYPE]",
+    "--template": "`pyspec models info NAME --json` has the chat template",
     "--mmproj": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
     "--image": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
     "--hub": "`pyspec models search` lists the catalogue; -m takes any OWNER/REPO[:TYPE] of the hub",

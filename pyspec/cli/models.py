@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 
 from pyspec.cli.command import Subcommand, model_names, tell
 from pyspec.cli.consoles import print_listing
-from pyspec.errors import ModelNotFound, PyspecError
+from pyspec.errors import ModelNotFound
 from pyspec.gguf.header import facts_of, read_header
 from pyspec.gguf.reader import SCALARS, STRING, Array, Header
 from pyspec.hub.fetch import (
@@ -47,51 +47,12 @@ from pyspec.machine.others import LocalModel
 from pyspec.sampling.suggested import suggested_by
 from pyspec.screen.display import busy, store_progress
 from pyspec.screen.words import safe
-from pyspec.text.render import KEY, templates_of
-
-_TURNS = (
-    {"role": "user", "content": "What is the sea?"},
-    {"role": "assistant", "content": "Salt water."},
-    {"role": "user", "content": "And a lake?"},
-)
 
 
 def in_ascii(text: str, limit: int = 100) -> str:
     """Return `text` in at most `limit` printable ASCII characters, so that it cannot control a terminal."""
     shown = text[: limit + 1].encode("unicode_escape").decode("ascii")
     return shown if len(shown) <= limit else shown[: limit - 3] + "..."
-
-
-def show_beginning(metadata: Mapping[str, Any]) -> None:
-    """Show the beginning of the template without rendering it, since it is an untrusted program."""
-    template = metadata.get(KEY)
-    if isinstance(template, str):
-        tell(
-            f"chat template ({len(template)} characters, escaped, not rendered; --template shows it)"
-        )
-        tell(f"  {in_ascii(template, 2048)}")
-
-
-def show_templates(path: Path) -> None:
-    """Show each template, and how the one in force renders three turns, with the token count."""
-    from pyspec.cli.engine_options import hush_llama  # noqa: PLC0415 - loads llama.cpp
-    from pyspec.engine.target import TargetLlama  # noqa: PLC0415 - as above
-
-    hush_llama(verbose=False)
-    model = TargetLlama(str(path), vocab_only=True, verbose=False)
-    try:
-        for name, source in templates_of(model.metadata).items():
-            tell(f"chat template {safe(name)}:\n{safe(source)}\n")
-        if model.template.is_plain:
-            tell("no chat template: plain words\n")
-        try:
-            text, tokens = model.template.render(_TURNS), model.template.prompt(_TURNS)
-        except PyspecError as error:
-            tell(f"three turns: {safe(str(error))}")
-        else:
-            tell(f"three turns, {len(tokens)} tokens:\n{safe(text)}")
-    finally:
-        model.close()
 
 
 _ELSEWHERE = {"ls": "list", "show": "info", "remove": "rm", "delete": "rm", "get": "pull"}
@@ -326,14 +287,8 @@ def remove_models(names: tuple[str, ...]) -> None:
 @models.command(cls=Subcommand)
 @click.argument("name", shell_complete=model_names)
 @_AS_JSON
-@click.option(
-    "--template", is_flag=True, help="Show its chat templates, and how they render three turns."
-)
-def info(name: str, as_json: bool, template: bool) -> None:
+def info(name: str, as_json: bool) -> None:
     """Show the metadata of a model file. NAME is a known name or a path."""
-    if template:
-        show_templates(resolve(name))
-        return
     manifest = load_manifest()
     entry = manifest.get(name)
     found = cached(entry) if entry is not None else resolve(name)
@@ -350,9 +305,7 @@ def info(name: str, as_json: bool, template: bool) -> None:
         return
     tell("metadata")
     for key, value in header.metadata.items():
-        if not key.startswith(KEY):
-            tell(f"  {in_ascii(key)} = {_shown(value)}")
-    show_beginning(header.metadata)
+        tell(f"  {in_ascii(key)} = {_shown(value)}")
 
 
 def _info(header: Header) -> dict[str, Any]:

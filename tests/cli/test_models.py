@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
-from helpers import tiny
 from helpers.make_gguf import STR, tiny_llama
 from helpers.shop import SHIPPED, WHEEL, Shop, open_shop
 from helpers.sources import modules
@@ -167,7 +166,7 @@ def test_info_shows_the_file(shop: Shop) -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_hostile_template_is_printed_escaped_and_short(tmp_path: Path) -> None:
-    """A template with code and escape codes is shown as text, at most 2 KB, never rendered."""
+    """A template with code and escape codes is shown as text, its first 100 characters, never rendered."""
     hostile = "{{ 7 * 191 }}\x1b]52;c;AAAA\x07\u202e\n" + "{% for i in range(10**9) %}x" * 9999
     made = tiny_llama()
     made.kv["tokenizer.chat_template"] = (STR, hostile)
@@ -175,10 +174,10 @@ def test_hostile_template_is_printed_escaped_and_short(tmp_path: Path) -> None:
     path = tmp_path / "hostile.gguf"
     path.write_bytes(made.build())
     out = run("info", str(path)).stdout
-    shown = out.splitlines()[-1].strip()
+    (shown,) = (line for line in out.splitlines() if "chat_template = " in line)
     assert "{{ 7 * 191 }}" in shown
     assert "1337" not in out
-    assert len(shown.encode()) <= 2048
+    assert len(shown) <= 130
     assert all(c.isprintable() or c == "\n" for c in out)
 
 
@@ -278,24 +277,3 @@ def test_a_log_line_steers_no_terminal() -> None:
     record = logging.LogRecord("elsewhere", logging.WARNING, "", 0, *words, None)
     assert logging.lastResort is not None
     assert logging.lastResort.format(record) == "the grammar ]0;a2J pyspec: forged"
-
-
-@pytest.mark.usefixtures("shop")
-def test_template_and_what_it_makes_are_shown(tmp_path: Path) -> None:
-    """`info --template` prints each template, and three turns as its text and number of tokens; nothing steers a terminal."""
-    source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}\x1b[31m{% endfor %}"
-    path = tiny.write_vocabulary(tmp_path / "v.gguf", source, [], named={"tool_use": "with tools"})
-    out = run("info", str(path), "--template").stdout
-    for part in ("chat template default:", "{{ m.role }}", "chat template tool_use:", "with tools"):
-        assert part in out
-    shown = "[user]What is the sea?[31m[assistant]Salt water.[31m[user]And a lake?[31m"
-    assert f"three turns, {len(shown) + 3} tokens:\n{shown}" in out
-    assert "\x1b" not in out
-
-
-@pytest.mark.usefixtures("shop")
-def test_template_that_fails_is_shown_with_its_reason(tmp_path: Path) -> None:
-    path = tiny.write_vocabulary(tmp_path / "v.gguf", "{% for %}", [])
-    out = run("info", str(path), "--template").stdout
-    assert "{% for %}" in out
-    assert "TemplateSyntaxError" in out
