@@ -55,18 +55,7 @@ def in_ascii(text: str, limit: int = 100) -> str:
     return shown if len(shown) <= limit else shown[: limit - 3] + "..."
 
 
-_ELSEWHERE = {"ls": "list", "show": "info", "remove": "rm", "delete": "rm", "get": "pull"}
-"""Other programs' words for the same."""
-
-
-class _Models(click.Group):
-    """The subcommands, also under the names that they have in other programs."""
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return super().get_command(ctx, _ELSEWHERE.get(name, name))
-
-
-@click.group(cls=_Models, invoke_without_command=True)
+@click.group(invoke_without_command=True)
 @click.pass_context
 def models(ctx: click.Context) -> None:
     """List, fetch, add, remove and inspect models: pyspec's own, and those of ollama, LM Studio and the Hugging Face cache."""

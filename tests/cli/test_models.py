@@ -73,14 +73,6 @@ def test_models_alone_lists_them() -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_other_programs_words_are_taken() -> None:
-    """`ls` is typed by habit; the help lists each command once."""
-    assert run("ls").stdout == run("list").stdout != ""
-    assert run("show", "toy").stdout == run("info", "toy").stdout != ""
-    assert " ls" not in run("--help").stdout
-
-
-@pytest.mark.usefixtures("shop")
 def test_pull_as_converts_and_says_so(tmp_path: Path) -> None:
     """The converted file's path is on stdout, what was done on stderr and in list and info."""
     result = run("pull", "toy", "--as", "q8_0")
