@@ -85,6 +85,7 @@ GONE = {
     "--template": "`pyspec models info NAME --json` has the chat template",
     "--mmproj": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
     "--image": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
+    "--kept": "pyspec measure says what it found; --json prints it for a file of yours",
     "--hub": "`pyspec models search` lists the catalogue; -m takes any OWNER/REPO[:TYPE] of the hub",
     "--no-hub": "`pyspec models search` lists the catalogue alone",
     "--no-draft": "a draft is fetched with --draft only",

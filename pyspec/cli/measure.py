@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import geometric_mean
 from time import perf_counter
 
@@ -22,8 +21,6 @@ from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, ModelOptions
 from pyspec.engine.options import OFF, AnswerOptions, Speculation
 from pyspec.errors import EngineError
-from pyspec.hub.locate import resolve
-from pyspec.machine.files import Stamp, recall_as, remember_json, stamp
 from pyspec.machine.machine import Watch
 from pyspec.sampling.chain import Sampling
 from pyspec.text.result import Result, result_of
@@ -79,72 +76,6 @@ class GainFigures(msgspec.Struct, frozen=True):
         )
 
 
-@dataclass(frozen=True)
-class GainPlan:
-    """How long answers are, how many prompts each use has, how chats are drawn, and after how long no more are asked."""
-
-    max_tokens: int = 96
-    seconds: float = 60.0
-    prompts: int = 3
-    chat: Sampling = Sampling(seed=1)
-
-
-def measure_gains(model: LlamaChat, plan: GainPlan, report: Report) -> GainFigures:
-    """Answer each prompt with drafts and without, one after the other; the first answer of all is not counted.
-
-    Raises EngineError if an answer is too short to be timed.
-    """
-    model.thinking = False
-    greedy = Sampling(temperature=0.0)
-    pairs = list(zip(EDITS, CHATS))[: plan.prompts]
-    runs = [
-        use for edit, chat in pairs for use in (("edits", edit, greedy), ("chat", chat, plan.chat))
-    ]
-    start = perf_counter()
-    _answer(model, EDITS[0], greedy, Speculation(), 16)
-    gains: dict[str, list[float]] = {"edits": [], "chat": []}
-    plain = []
-    for done, (use, text, sampling) in enumerate(runs):
-        if perf_counter() - start > plan.seconds and all(gains.values()):
-            break
-        report(done, len(runs), use)
-        ways = (Speculation(), OFF) if done % 2 == 0 else (OFF, Speculation())
-        rates = {
-            way.enabled: _answer(model, text, sampling, way, plan.max_tokens).rate for way in ways
-        }
-        if min(rates.values()) > 0.0:
-            gains[use].append(rates[True] / rates[False])
-            plain.append(rates[False])
-    if not all(gains.values()):
-        raise EngineError("the model's answers are too short to be timed", "give another model")
-    edits, chat = (geometric_mean(gains[use]) for use in ("edits", "chat"))
-    return GainFigures(
-        edits, chat, model.draft, plan.chat.temperature, round(geometric_mean(plain), 2)
-    )
-
-
-def _answer(model: LlamaChat, text: str, sampling: Sampling, way: Speculation, most: int) -> Result:
-    prompt = model.prompt([{"role": "user", "content": text}])
-    options = AnswerOptions(sampling, replace(way, verification=None), most)
-    with closing(model.answer(prompt, options)) as pieces:
-        return result_of(list(pieces), model.stats)
-
-
-# -- what is kept ------------------------------------------------------------------------------------------------------
-
-_KIND = "gains 1"
-
-
-def keep_gains(target: Stamp, found: GainFigures) -> None:
-    """Keep what was found for a state of the target's file."""
-    remember_json(_KIND, target, found)
-
-
-def kept_gains(target: Stamp) -> GainFigures | None:
-    """Return what was found before, None if nothing was."""
-    return recall_as(_KIND, target, GainFigures)
-
-
 EXAMPLES = [
     ("pyspec measure -m llama3.1:8b", "What drafts gain for this model here"),
     ("pyspec measure -m llama3.1:8b --draft llama3.2:1b", "The same with a draft of your choice"),
@@ -162,38 +93,60 @@ class GainOptions:
         help="Longest answer, tokens.")
     seconds: float = option("Measuring", "--seconds", type=click.FloatRange(min=1.0), default=60.0,
         help="Time to measure, roughly.")
-    kept: bool = option("Measuring", "--kept", is_flag=True, help="Say what was found before, and measure nothing.")
     as_json: bool = option("Output", "--json", is_flag=True, help="Print one JSON object instead of the sentence.")
     # fmt: on
 
 
+def measure_gains(model: LlamaChat, how: GainOptions, report: Report) -> GainFigures:
+    """Answer each prompt with drafts and without, one after the other; the first answer of all is not counted.
+
+    Raises EngineError if an answer is too short to be timed.
+    """
+    model.thinking = False
+    draws = {"edits": Sampling(temperature=0.0), "chat": Sampling(temperature=how.temperature, seed=1)}
+    runs = [run for pair in zip(EDITS, CHATS) for run in zip(draws, pair)]
+    start = perf_counter()
+    _answer(model, EDITS[0], draws["edits"], Speculation(), 16)
+    gains: dict[str, list[float]] = {"edits": [], "chat": []}
+    plain = []
+    for done, (use, text) in enumerate(runs):
+        if perf_counter() - start > how.seconds and all(gains.values()):
+            break
+        report(done, len(runs), use)
+        ways = (Speculation(), OFF) if done % 2 == 0 else (OFF, Speculation())
+        rates = {
+            way.enabled: _answer(model, text, draws[use], way, how.max_tokens).rate for way in ways
+        }
+        if min(rates.values()) > 0.0:
+            gains[use].append(rates[True] / rates[False])
+            plain.append(rates[False])
+    if not all(gains.values()):
+        raise EngineError("the model's answers are too short to be timed", "give another model")
+    edits, chat = (geometric_mean(gains[use]) for use in ("edits", "chat"))
+    return GainFigures(edits, chat, model.draft, how.temperature, round(geometric_mean(plain), 2))
+
+
+def _answer(model: LlamaChat, text: str, sampling: Sampling, way: Speculation, most: int) -> Result:
+    prompt = model.prompt([{"role": "user", "content": text}])
+    options = AnswerOptions(sampling, replace(way, verification=None), most)
+    with closing(model.answer(prompt, options)) as pieces:
+        return result_of(list(pieces), model.stats)
+
+
 @command(examples=EXAMPLES)
-def measure(options: GainOptions, models: ModelOptions, engine: EngineOptions) -> int:
+def measure(options: GainOptions, models: ModelOptions, engine: EngineOptions) -> None:
     """Measure what drafts gain for MODEL in edits and in chat, and say it in a sentence.
 
     What is learned meanwhile, such as decode times, is kept for later runs.
     """
-    if options.kept:
-        found = kept_gains(stamp(resolve(models.model)))
-        if found is None:
-            tell("this model was not measured yet; leave out --kept to measure it", err=True)
-            return 1
-        say_gains(found, options.as_json)
-        return 0
     opener = partial(open_model, models.steady(), DraftOptions(), engine)
     with closing(LlamaChat(opener, called=models.model)) as model, run_progress() as report:
         watch = Watch()
-        plan = replace(GainPlan(), max_tokens=options.max_tokens, seconds=options.seconds)
-        plan = replace(plan, chat=Sampling(temperature=options.temperature, seed=1))
-        found = measure_gains(model, plan, report)
+        found = measure_gains(model, options, report)
         others = watch.others() if watch.busy(int(model.llm.n_threads)) else 0.0
-        target = stamp(Path(model.llm.model_path))
     if others:
-        tell(f"not kept, since other programs used {others:.1f} processors meanwhile", err=True)
-    else:
-        keep_gains(target, found)
+        tell(f"other programs used {others:.1f} processors meanwhile; measure again", err=True)
     say_gains(found, options.as_json)
-    return 0
 
 
 def say_gains(found: GainFigures, as_json: bool) -> None:

@@ -14,10 +14,8 @@ from helpers import running, scripted, tiny
 from helpers.make_gguf import tiny_llama
 from helpers.shop import Shop, open_shop
 
-from pyspec.cli.measure import GainFigures, keep_gains
 from pyspec.hub.fetch import convert
 from pyspec.machine import files
-from pyspec.machine.files import stamp
 
 COMMON = ("--trust-model", "-t", "1", "-n", "2", "--temp", "0", "hello")
 
@@ -73,8 +71,7 @@ class Place:
     def __init__(self, folder: Path, shop: Shop, model: Path) -> None:
         self._folder = folder
         self.variables = {"PYSPEC_CHATS": str(folder / "chats")}
-        converted = convert(shop.entry(), "q8_0")
-        keep_gains(stamp(converted), GainFigures(1.5, 1.2, "x", 0.8, 10.0))
+        convert(shop.entry(), "q8_0")
         settings = folder / "home" / ".lmstudio" / "settings.json"
         settings.parent.mkdir(parents=True)
         settings.write_text(f'{{"downloadsFolder": "{folder}"}}')
