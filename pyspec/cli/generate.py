@@ -188,8 +188,6 @@ def generate(
         if not raw:
             _keep(path, request, conversation, model, result, sampling.seed)
         _report(model.llm, result, output, shape.max_tokens, screen)
-        if models.model is None and output.stats is not False and not output.as_json:
-            _name_next_step(screen)
     if result.finish_reason == "cancelled":
         return exit_code(signals)
     shaped = content is not None and shape.max_tokens != 0
@@ -374,21 +372,6 @@ def _shape(
 
         return Constraint(content)
     return model.llm.speech.shape(prompt, content)
-
-
-NEXT = "next: `pyspec chat` starts a chat; `pyspec draft -m YOUR_MODEL` finds a draft for your own model"
-_TOLD = "named the next step"
-
-
-def _name_next_step(screen: Screen) -> None:
-    """After the default model's first answer, say what to try next: once per cache, and never if the cache is read-only."""
-    from pyspec.machine.files import Stamp, recall, remember  # noqa: PLC0415 - once
-
-    cache = Stamp("", 0, 0, 0)
-    if recall(_TOLD, cache) is None:
-        remember(_TOLD, cache, NEXT)
-        if recall(_TOLD, cache) is not None:
-            screen.note(NEXT)
 
 
 def _schema(text: str) -> Language:

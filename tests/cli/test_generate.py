@@ -14,7 +14,7 @@ import pytest
 from helpers import running, scripted, tiny
 from helpers.running import start
 
-from pyspec.cli.generate import MAX_INPUT, NEXT
+from pyspec.cli.generate import MAX_INPUT
 from pyspec.engine.handle import Engine
 from pyspec.text.parts import Piece
 
@@ -40,22 +40,6 @@ def test_statistics_are_a_line_more_or_nothing(tiny_ascii: Path) -> None:
     assert len(full) == 3
     assert " | prompt 1, 0 kept | " in full[2]
     assert len(run(*common, "--no-stats").stderr.splitlines()) == 1
-
-
-def test_the_next_step_is_named_once(
-    tmp_path: Path, tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Behind the first answer of the default model, on stderr; not where only answers are wanted, or of another model."""
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
-    stand_in(monkeypatch, tiny_ascii)
-    common = ["x", "--trust-model", "-t", "1", "-n", "3", "--temp", "0", "--draft", "none"]
-
-    def last_line(*more: str) -> str:
-        return run(*common, *more).stderr.splitlines()[-1]
-
-    assert last_line("-m", str(tiny_ascii)) != NEXT
-    assert last_line("--no-stats") != NEXT
-    assert [last_line() == NEXT for _ in range(2)] == [True, False]
 
 
 def test_another_model_that_goes_on_is_named(
