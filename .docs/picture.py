@@ -9,9 +9,10 @@ import io
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from pyspec import ChatTemplate, Sampling, SpeculativeLlama, stream_text
-from pyspec.screen.token_view import token_text
+from pyspec.screen.token_view import TokenPaint, print_legend
 
 PAGES = Path(__file__).with_name("pages")
 TEXT = Path("tests/examples/lighthouse.txt")
@@ -35,7 +36,11 @@ def main() -> None:
         sampling = Sampling(temperature=0.8, seed=SEED)
         pieces = list(stream_text(llm, messages, sampling, stop=template.stop, chat=True))
         tokens = [token for piece in pieces for token in piece.tokens]
-        console.print(token_text(tokens, llm.piece, colour=True), end="")
+        paint = TokenPaint(llm.piece, colour=True)
+        paint.take(tokens)
+        parts = paint("".join(piece.text for piece in pieces))
+        console.print(Text.assemble(*parts))
+        print_legend(console, tokens, llm.piece)
     console.save_svg(str(PAGES / "tokens.svg"), title="pyspec")
 
 

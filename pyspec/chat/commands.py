@@ -25,8 +25,7 @@ from pyspec.chat.settings import (
 )
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputError
-from pyspec.screen.token_view import print_tokens
-from pyspec.screen.words import counted, stats_table
+from pyspec.screen.words import counted
 
 KEYS = (
     ("Ctrl-C", "stop the answer and keep its text; twice quits"),
@@ -49,6 +48,14 @@ class Command:
     takes_file: bool = False  # whether file names complete it too
 
 
+_INSTEAD = {
+    "show": "/set shows the settings and /model the models; `/set stats on`, `/set tokens on`; ",
+    "stats": "/set stats on, brief or off; ",
+    "verify": "/set verify margin or strict; ",
+}
+"""Commands of earlier versions, and what to use instead."""
+
+
 def execute(chat: Chat, line: str) -> None:
     """Run a line that begins with /. Raises InputError for an unknown command."""
     name, argument = [*line[1:].split(maxsplit=1), "", ""][:2]
@@ -56,7 +63,7 @@ def execute(chat: Chat, line: str) -> None:
     if command is None:
         _refuse_path(line.strip())
         near = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1)
-        guess = f"did you mean /{near[0]}? " if near else ""
+        guess = f"did you mean /{near[0]}? " if near else _INSTEAD.get(name, "")
         raise InputError(f"there is no command /{name[:40]}", f"{guess}/help lists them")
     command.run(chat, argument.strip())
 
@@ -98,12 +105,6 @@ def _file(argument: str) -> Path:
         return Path(unquoted(argument)).expanduser()
     except RuntimeError:  # a ~user that does not exist
         return Path(argument)
-
-
-def _choice(argument: str, *words: str) -> str:
-    if argument not in words:
-        raise InputError(f"{argument[:40]} is not one of {', '.join(words)}", "/help")
-    return argument
 
 
 def _help(chat: Chat, _argument: str) -> None:
@@ -198,7 +199,9 @@ def _chats(chat: Chat, argument: str) -> None:
 
 def _forget(chat: Chat, argument: str) -> None:
     """Delete what the log has of this chat, or with `all` of every chat; nothing more of this one is kept."""
-    if argument and _choice(argument, "all"):
+    if argument not in ("", "all"):
+        raise InputError(f"{argument[:40]} is not `all`", "/forget alone deletes this chat")
+    if argument:
         if chat.confirm is not None and not chat.confirm("Delete every logged chat?"):
             raise InputError("nothing was deleted")
         gone = files.forget_all()
@@ -249,7 +252,7 @@ def _set(chat: Chat, argument: str) -> None:
     name, _, value = argument.partition(" ")
     name = own_name(name)
     if not name:
-        _SHOWS["settings"](chat)
+        chat.screen.table((name, values(chat.settings)[name]) for name in FIELDS if name in USUAL)
         hidden = len(FIELDS) - len(USUAL)
         chat.screen.note(f"/set all shows {hidden} more")
         return
@@ -263,18 +266,6 @@ def _set(chat: Chat, argument: str) -> None:
         raise unknown(name)
     takes = "" if value.strip() else f" ({range_of(name)})"
     chat.screen.note(f"{name} is {values(chat.settings)[name]}{takes}")
-
-
-def _chosen(name: str, *words: str) -> Callable[[Chat, str], None]:
-    """Return the action of a command for one setting: change it, or show its value and the choices."""
-
-    def choose(chat: Chat, argument: str) -> None:
-        if argument:
-            _set(chat, f"{name} {_choice(argument, *words)}")
-        else:
-            chat.screen.note(f"{name} is {values(chat.settings)[name]} ({', '.join(words)})")
-
-    return choose
 
 
 def _used(role: str) -> Callable[[Chat, str], None]:
@@ -299,36 +290,7 @@ def _model(chat: Chat, argument: str) -> None:
         chat.screen.table(chat.model.describe())
 
 
-def _show(chat: Chat, argument: str) -> None:
-    for name in [_choice(argument, *_SHOWS)] if argument else ["model", "settings"]:
-        _SHOWS[name](chat)
-
-
-def _show_stats(chat: Chat) -> None:
-    answer = chat.conversation.last_answer
-    if answer is None or not answer.speculation:
-        raise InputError("there is no answer to show", "ask something first")
-    chat.screen.table(stats_table(answer.speculation, answer.speculation["timings"]))
-
-
-def _show_tokens(chat: Chat) -> None:
-    answer = chat.conversation.last_answer
-    if answer is None or not answer.tokens:
-        raise InputError("the tokens of the last answer are not known", "ask something first")
-    print_tokens(chat.screen.out, answer.tokens, chat.model.piece)
-
-
-_SHOWS: dict[str, Callable[[Chat], None]] = {
-    "settings": lambda chat: chat.screen.table(
-        (name, value) for name, value in values(chat.settings).items() if name in USUAL
-    ),
-    "stats": _show_stats,
-    "tokens": _show_tokens,
-    "model": lambda chat: chat.screen.table(chat.model.describe()),
-}
-
 _DRAFTS, _COMPANIONS = ("none", "lookup", "mtp", "lookup+mtp", "auto"), ("none", "auto")
-_RULES, _AMOUNTS = ("auto", "margin", "strict"), ("on", "brief", "off")
 
 COMMANDS = (
     Command("help", _help, "list the commands"),
@@ -347,11 +309,8 @@ COMMANDS = (
     Command("read", _read, "put a text file before the next message", "FILE", takes_file=True),
     Command("system", _system, "set the system prompt, or with - remove it; without a text, show it", "TEXT"),
     Command("set", _set, "change a setting, or show it; without a name, the usual ones", "NAME VALUE", (*FIELDS, "all")),
-    Command("show", _show, "show model and settings, or one of these", "|".join(_SHOWS), tuple(_SHOWS)),
-    Command("verify", _chosen("verify", *_RULES), "how drafts are accepted", "auto|margin|strict", _RULES),
     Command("model", _model, "switch to another model; without a name, show what is loaded", "NAME|FILE", takes_file=True),
     Command("draft", _used("draft"), "choose what drafts", "NAME|none|lookup|mtp|auto", _DRAFTS, takes_file=True),
     Command("companion", _used("companion"), "choose what judges drafts", "NAME|none", _COMPANIONS, takes_file=True),
-    Command("stats", _chosen("stats", *_AMOUNTS), "how much to say after each answer", "on|brief|off", _AMOUNTS),
 )  # fmt: skip
 """All commands."""

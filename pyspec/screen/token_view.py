@@ -1,4 +1,4 @@
-"""Shows an answer's tokens by source: while it comes, and afterwards with what the target preferred."""
+"""Shows an answer by the source of its tokens while it comes, and afterwards what the target preferred."""
 
 from __future__ import annotations
 
@@ -75,59 +75,22 @@ class TokenPaint:
         return "" if before is source else _FRAMES[before][1] + _FRAMES[source][0]
 
 
-def legend(tokens: Sequence[Token], piece: Bytes, *, colour: bool) -> Text:
-    """A line on the meaning and number of each kind of token, then each relaxed token with what the target preferred."""
-    text = Text()
+def print_legend(console: Console, tokens: Sequence[Token], piece: Bytes) -> None:
+    """Print what the colours or frames of a painted answer mean, then each relaxed token with what the target preferred."""
+    colour, lines = has_colour(console), Text("\n")
     for source in Source:
-        count = sum(token.source is source for token in tokens)
-        if count:
-            text.append("; " if text else "")
-            _mark(text, source.label, source, colour=colour)
-            text.append(f": {counted(count, 'token')}, {_MEANING[source]}")
-    text.append("\n" if text else "")
+        if count := sum(token.source is source for token in tokens):
+            before, after = ("", "") if colour else _FRAMES[source]
+            lines.append("; " if len(lines) > 1 else "")
+            lines.append(f"{before}{source.label}{after}", _STYLES[source])
+            lines.append(f": {counted(count, 'token')}, {_MEANING[source]}")
+    lines.append("\n" if tokens else "")
     relaxed = [token for token in tokens if token.source is Source.RELAXED]
     for number, token in enumerate(relaxed, start=1):
         ids = token.id, token.preferred
         confirmed = f" ({token.confirmed} behind it its own)" if token.confirmed else ""
         emitted, preferred = (safe(piece(i).decode("utf-8", "replace")) for i in ids)
-        text.append(
+        lines.append(
             f"({number}) {emitted!r}, the target preferred {preferred!r} by {token.gap:.3f} nats{confirmed}\n"
         )
-    return text
-
-
-def token_text(tokens: Sequence[Token], piece: Bytes, *, colour: bool) -> Text:
-    """The answer by source, with relaxed tokens numbered, and the legend.
-
-    Without colour, accepted parts are in [brackets] and relaxed tokens in {braces}.
-    """
-    text, number = Text(), 0
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for source, group in groupby(tokens, key=lambda token: token.source):
-        if source is not Source.RELAXED:  # neighbours from one source look like one text
-            decoded = "".join(decoder.decode(piece(token.id)) for token in group)
-            _mark(text, safe(decoded), source, colour=colour)
-            continue
-        for token in group:
-            number += 1
-            _mark(text, safe(decoder.decode(piece(token.id))), source, colour=colour)
-            text.append(f"({number})", "dim")
-    text.append(decoder.decode(b"", final=True))
-    return text.append("\n\n").append_text(legend(tokens, piece, colour=colour))
-
-
-def print_tokens(console: Console, tokens: Sequence[Token], piece: Bytes) -> None:
-    """Print `token_text`, in colour if the console has it."""
-    text = token_text(tokens, piece, colour=has_colour(console))
-    console.print(text, soft_wrap=not console.is_terminal, end="")
-
-
-def print_legend(console: Console, tokens: Sequence[Token], piece: Bytes) -> None:
-    """Print `legend` below an answer that was painted, in colour if the console has it."""
-    text = legend(tokens, piece, colour=has_colour(console))
-    console.print(Text("\n").append_text(text), soft_wrap=not console.is_terminal, end="")
-
-
-def _mark(text: Text, words: str, source: Source, *, colour: bool) -> None:
-    before, after = ("", "") if colour else _FRAMES[source]
-    text.append(f"{before}{words}{after}", _STYLES[source])
+    console.print(lines, soft_wrap=not console.is_terminal, end="")

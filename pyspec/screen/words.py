@@ -98,12 +98,6 @@ def _mostly_off(block: Mapping[str, Any]) -> bool:
     return bool(2 * plain > block["rounds"] * block["mean_length"])
 
 
-def plain_words(block: Mapping[str, Any]) -> str:
-    """Plain decoding's speed for this answer."""
-    plain = block.get("plain")
-    return f"{plain['tokens_per_second']:.1f} tokens/s" if plain else "not known"
-
-
 def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
     """The counts of an answer in one line."""
     if not block:
@@ -111,7 +105,9 @@ def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
     tokens = round(block["rounds"] * block["mean_length"])
     parts = [counted(tokens, "token"), f"{tokens_per_second:.1f} tokens/s"]
     if block["draft"] != "none":
-        parts.append(f"plain {plain_words(block)}")
+        plain = block.get("plain")
+        rate = f"{plain['tokens_per_second']:.1f} tokens/s" if plain else "not known"
+        parts.append(f"plain {rate}")
     if block["drafted"]:
         parts.append(
             f"{block['drafted']} drafted, {block['verified']} checked, {block['accepted']} accepted"
@@ -124,30 +120,3 @@ def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
     parts.append(f"prompt {block['prompt_tokens']}, {block['prompt_kept']} kept")
     parts.append(f"draft {block['draft']}")
     return " | ".join(parts)
-
-
-def stats_table(block: Mapping[str, Any], times: Mapping[str, float]) -> list[tuple[str, str]]:
-    """All that is known about an answer, as names and values, from its `speculation` block and its timings."""
-    rate, factor = times["tokens_per_second"], block.get("times_plain")
-    tokens = round(block["rounds"] * block["mean_length"])
-    return [
-        ("tokens", str(tokens)),
-        ("rate", f"{rate:.1f} tokens/s"),
-        ("plain decoding", plain_words(block)),
-        ("times plain", "not known" if factor is None else f"{factor:.2f}"),
-        (
-            "drafted",
-            f"{block['drafted']} tokens, {block['verified']} checked, {block['accepted']} accepted",
-        ),
-        ("tokens a round", f"{block['mean_length']:.2f}"),
-        ("relaxed", f"{block['relaxed']} tokens, {block['relaxed_nats']:.3f} nats"),
-        (
-            "prompt",
-            f"{block['prompt_tokens']} tokens, {block['prompt_kept']} kept from the last turn",
-        ),
-        ("first token", f"{times['first_token_ms']:.0f} ms"),
-        ("whole answer", f"{times['total_ms']:.0f} ms"),
-        ("rule", str(block["verification"])),
-        ("draft", str(block["draft"])),
-        ("companion", str(block["companion"])),
-    ]

@@ -117,7 +117,7 @@ def completed(text: str) -> list[str]:
 def test_commands_are_completed() -> None:
     """Names after the slash, words after the name; a message is left alone."""
     assert completed("/re") == ["regen", "read"]
-    assert completed("/show to") == ["tokens"]
+    assert completed("/set sta") == ["stats"]
     assert completed("/set te") == ["temp"]
     assert completed("re") == []
     assert completed("/nothing x") == []

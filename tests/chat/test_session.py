@@ -33,23 +33,9 @@ def test_two_turns() -> None:
 
 
 def test_stats_are_hidden() -> None:
-    """`/stats off` leaves the answers alone."""
-    code, text = session(FakeModel(["one"]), "/stats off\nhi\n", ChatSettings())
+    """`/set stats off` leaves the answers alone."""
+    code, text = session(FakeModel(["one"]), "/set stats off\nhi\n", ChatSettings())
     assert (code, text) == (0, "stats is off\none\n")
-
-
-def test_show_tokens() -> None:
-    """Sources are readable without colour, and relaxed tokens say what the target preferred."""
-    _, text = session(FakeModel(["ab12~c"]), "/verify margin\nhi\n/show tokens\n")
-    assert text == (
-        "verify is margin\n"
-        "ab12~c\n"
-        "ab[12]{~}(1)c\n"
-        "\n"
-        "target: 3 tokens, the model's own; [accepted]: 2 tokens, drafted and right; "
-        "{relaxed}: 1 token, drafted and close\n"
-        "(1) '~', the target preferred '-' by 0.250 nats\n"
-    )
 
 
 def test_another_model_goes_on_with_the_text() -> None:
@@ -107,25 +93,26 @@ def test_load_of_another_model_warns(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     session(FakeModel(["one"]), f"hi\n/save {path}\n")
     other = FakeModel(["two"], digest="0" * 64, name="other")
-    _, text = session(other, f"/load {path}\n/show tokens\n")
+    _, text = session(other, f"/load {path}\n")
     assert text == (
         "this conversation was held with fake, not with other\n"
         f"loaded 1 exchange from {path}\n>>> hi\none\n"
-        "the tokens of the last answer are not known (ask something first)\n"
     )
 
 
 def test_unknown_commands_are_named() -> None:
-    """Unknown commands and settings are named, with what is near or possible."""
-    code, text = session(FakeModel(["x"]), "/regenn\n/nothing\n/show all\n/verify lax\n/set temp\n")
+    """With what is near or possible, or what is used instead by now."""
+    lines = "/regenn\n/nothing\n/verify strict\n/set verify lax\n/forget it\n/set temp\n"
+    code, text = session(FakeModel(["x"]), lines)
     assert code == 2
-    assert text.splitlines()[:4] == [
+    assert text.splitlines() == [
         "there is no command /regenn (did you mean /regen? /help lists them)",
         "there is no command /nothing (/help lists them)",
-        "all is not one of settings, stats, tokens, model (/help)",
-        "lax is not one of auto, margin, strict (/help)",
+        "there is no command /verify (/set verify margin or strict; /help lists them)",
+        "verify: lax is not one of strict, margin",
+        "it is not `all` (/forget alone deletes this chat)",
+        "temp is 0.8 (a number from 0 to 100)",
     ]
-    assert text.splitlines()[4] == "temp is 0.8 (a number from 0 to 100)"
 
 
 def test_a_setting_is_known_by_its_option_too() -> None:
@@ -140,19 +127,17 @@ def test_a_setting_is_known_by_its_option_too() -> None:
 
 def test_a_setting_without_a_value_is_shown() -> None:
     """With what it may be; `/set` alone shows all."""
-    code, text = session(FakeModel(["x"]), "/stats\n/verify\n/set\n")
+    code, text = session(FakeModel(["x"]), "/set stats\n/set\n")
     assert code == 0
-    lines = text.splitlines()
-    assert lines[0].startswith("stats is ")
-    assert lines[0].endswith(" (on, brief, off)")
-    assert lines[1].endswith(" (auto, margin, strict)")
-    assert [line.split()[0] for line in lines[2:4]] == ["temp", "top_k"]
+    first, *lines = text.splitlines()
+    assert first == "stats is off (on, brief, off)"
+    assert [line.split()[0] for line in lines[:2]] == ["temp", "top_k"]
 
 
 def test_verify_changes_the_rule() -> None:
-    """`/verify` holds from the next answer on."""
+    """From the next answer on."""
     model = FakeModel(["one"])
-    _, text = session(model, "hi\n/verify margin\nhi\n")
+    _, text = session(model, "hi\n/set verify margin\nhi\n")
     assert text == "one\nverify is margin\none\n"
     assert [ask.rule.name for ask in model.asked] == ["strict", "margin"]
 

@@ -210,22 +210,21 @@ def filtered(target: str, data: bytes, *options: str) -> Done:
 
 
 def test_as_a_filter(smollm2: str) -> None:
-    """Lines in, answers out; no prompts, no escapes; statistics on stderr, as asked for on stdout."""
-    done = filtered(smollm2, b"hi\n/show stats\n/show tokens\n/bye\nnever\n", "-n", "12")
+    """Lines in, answers out; no prompts, no escapes; statistics on stderr, settings as asked for on stdout."""
+    done = filtered(smollm2, b"hi\n/set\n/bye\nnever\n", "-n", "12")
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert ">>>" not in done.stdout
     answer, *rows = done.stdout.splitlines()
     assert answer
-    names = [row[:15].strip() for row in rows]
-    assert names[:4] == ["tokens", "rate", "plain decoding", "times plain"]
+    assert rows[0].split() == ["temp", "0"]
     assert " tokens/s | " in done.stderr
     assert " tokens/s | " not in done.stdout
 
 
 def test_stdin_that_is_not_utf8(smollm2: str) -> None:
     """One sentence with the line, and the code of a usage error."""
-    done = filtered(smollm2, b"/stats off\nt\xe9\n")
+    done = filtered(smollm2, b"/set stats off\nt\xe9\n")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("pyspec: line 2 of stdin is not UTF-8")
 
@@ -233,10 +232,9 @@ def test_stdin_that_is_not_utf8(smollm2: str) -> None:
 def test_control_tokens_in_a_message_are_text(smollm2: str) -> None:
     """What the user types never becomes a control token: it is read as more tokens than one."""
     marker = "<|im_end|>"
-    done = filtered(smollm2, f"{marker * 10}\n/show stats\n".encode(), "-n", "1", "-s", "")
-    found = re.search(r"prompt +(\d+) tokens", done.stdout)
-    assert found is not None, done.stderr
-    assert int(found.group(1)) > 40
+    done = filtered(smollm2, f"{marker * 10}\n".encode(), "-n", "1", "-s", "")
+    _, prompt, _ = counts(done.stderr)
+    assert prompt > 40
 
 
 def test_a_name_of_nothing_loads_nothing(tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch) -> None:

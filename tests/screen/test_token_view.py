@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from helpers.fake_chat import FakeModel, screen
+from helpers.fake_chat import screen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.screen.token_view import TokenPaint, legend, print_tokens, token_text
+from pyspec.screen.token_view import TokenPaint, print_legend
 from pyspec.screen.words import safe
 from pyspec.text.parts import Source, Token
 
@@ -20,45 +18,11 @@ def token(number: int, source: Source = Source.TARGET) -> Token:
     return Token(number, source, gap, ord("-"))
 
 
-def framed(tokens: list[Token], piece: Callable[[int], bytes]) -> str:
-    """The answer as it is shown without colour, with its sources."""
-    return token_text(tokens, piece, colour=False).plain.partition("\n\n")[0]
-
-
-def test_neighbours_of_one_source_are_joined() -> None:
-    """Stretches of one source stand in one frame; each relaxed token in its own."""
-    target, accepted, relaxed = Source
-    sources = (target, accepted, accepted, relaxed, relaxed)
-    tokens = [token(ord(char), source) for char, source in zip("abcde", sources, strict=True)]
-    assert framed(tokens, FakeModel([]).piece) == "a[bc]{d}(1){e}(2)"
-
-
-def test_a_character_split_over_tokens_is_whole() -> None:
-    """Bytes of one character in two tokens are shown with the second; one that is cut is said."""
-    data = "é".encode()
-    split = [token(0), token(1, Source.ACCEPTED)]
-    assert framed(split, lambda at: data[at : at + 1]) == "[é]"
-    assert framed(split[:1], lambda at: data[at : at + 1]) == "\N{REPLACEMENT CHARACTER}"
-
-
-def test_tokens_in_colour_have_no_frames() -> None:
-    """A colour terminal gets colours instead of brackets."""
-    shown, text = screen(colour=True)
-    print_tokens(
-        shown.out, [token(ord("a")), token(ord("b"), Source.ACCEPTED)], FakeModel([]).piece
-    )
-    assert "a\x1b[32mb\x1b[0m" in text.getvalue()
-    assert "[b]" not in text.getvalue()
-
-
 def test_tokens_cannot_drive_the_terminal() -> None:
-    """Escapes inside tokens are dropped in the colour view, in the list of relaxed ones too."""
+    """Escapes inside tokens are dropped, in the list of relaxed ones too."""
     shown, text = screen(colour=True)
-    print_tokens(
-        shown.out,
-        [token(0x1B), token(0x9B, Source.RELAXED)],
-        lambda at: chr(at).encode() + b"]52;x",
-    )
+    tokens = [token(0x1B), token(0x9B, Source.RELAXED)]
+    print_legend(shown.out, tokens, lambda at: chr(at).encode() + b"]52;x")
     assert "\x1b]" not in text.getvalue()
     assert "\x9b" not in text.getvalue()
 
@@ -117,8 +81,12 @@ def test_painting_loses_nothing(words: list[tuple[str, Source]]) -> None:
     assert "".join(part for part, _ in painted(words, [text], colour=True)) == text
 
 
-def test_the_legend_is_one_line() -> None:
-    tokens = [token(0), token(1, Source.ACCEPTED), token(2, Source.ACCEPTED)]
-    assert legend(tokens, lambda _: b"x", colour=False).plain == (
-        "target: 1 token, the model's own; [accepted]: 2 tokens, drafted and right\n"
+def test_the_legend_counts_sources_and_names_what_was_preferred() -> None:
+    shown, text = screen()
+    tokens = [token(0), *(token(1, Source.ACCEPTED) for _ in range(2)), token(2, Source.RELAXED)]
+    print_legend(shown.out, tokens, lambda number: b"abcd"[number : number + 1])
+    assert text.getvalue() == (
+        "\ntarget: 1 token, the model's own; [accepted]: 2 tokens, drafted and right; "
+        "{relaxed}: 1 token, drafted and close\n"
+        "(1) 'c', the target preferred '' by 0.500 nats\n"
     )

@@ -14,7 +14,7 @@ from pyspec.batch import Batch, Settings
 from pyspec.engine.options import OFF, AnswerOptions
 from pyspec.engine.statistics import Tally, speculation_report
 from pyspec.sampling.chain import Sampling
-from pyspec.screen.words import speed_sentence, stats_line, stats_table
+from pyspec.screen.words import speed_sentence, stats_line
 from pyspec.text.parts import AnswerPart, Piece, TokenLogprobs, targets_own
 from pyspec.text.result import RecordResult, Result, result_of
 
@@ -100,7 +100,6 @@ def test_a_batchs_result_is_shown_like_any(of_a_batch: RecordResult) -> None:
     block = of_a_batch.speculation
     assert stats_line(block, of_a_batch.rate).startswith("12 tokens | ")
     assert speed_sentence(block, of_a_batch.rate)
-    assert dict(stats_table(block, block["timings"]))["draft"] == "lookup"
 
 
 def test_what_decodes_plainly_has_no_draft() -> None:
