@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+import termios
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import BinaryIO
@@ -20,17 +21,11 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
 from pyspec.chat import TWICE_S, state_path
-from pyspec.chat.ahead import TypeAhead
 from pyspec.chat.commands import COMMANDS, execute, find
 from pyspec.chat.files import MAX_TEXT
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputTooLong, PyspecError
 from pyspec.machine.files import utf8
-
-try:
-    import termios
-except ImportError:  # without POSIX, prompt_toolkit alone handles the console
-    termios = None  # type: ignore[assignment]
 
 PROMPT, MORE = ">>> ", "... "
 QUOTE = '"""'
@@ -133,12 +128,10 @@ def _beginning(start: str, words: Iterable[str]) -> Iterator[Completion]:
 class TerminalReader:
     """Reads entries with a line editor that has history, completion, multi-line input and $EDITOR.
 
-    What is typed while an entry is handled (`away`) waits in the next prompt, unseen until then. keeps: whether a file keeps
-    what is typed for later chats.
+    keeps: whether a file keeps what is typed for later chats.
     """
 
     def __init__(self, *, keeps: bool = True) -> None:
-        self._ahead, self._collecting = TypeAhead(), ExitStack()
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             history=_history() if keeps else InMemoryHistory(),
@@ -153,28 +146,14 @@ class TerminalReader:
 
     def read(self) -> TypedText:
         """Return the next entry, which may be empty. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C."""
-        return typed(self._session.prompt(default=self._ahead.taken()))
-
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        """Handle an entry in the block: what is typed meanwhile is for the next prompt."""
-        with ExitStack() as self._collecting:
-            self._collecting.enter_context(self._ahead.collecting())
-            yield
+        return typed(self._session.prompt())
 
     def confirm(self, question: str) -> bool:
         """Ask a question and return whether the answer is yes; Ctrl-C and Ctrl-D mean no."""
-        self._collecting.close()
+        session: PromptSession[str] = PromptSession(
+            f"{question} [y/N] ", history=InMemoryHistory()
+        )
         try:
-            return self._asked(question)
-        finally:
-            self._collecting.enter_context(self._ahead.collecting())
-
-    def _asked(self, question: str) -> bool:
-        try:
-            session: PromptSession[str] = PromptSession(
-                f"{question} [y/N] ", history=InMemoryHistory()
-            )
             return session.prompt().strip().lower() in ("y", "yes")
         except (EOFError, KeyboardInterrupt):
             return False
@@ -223,11 +202,14 @@ _RESTORED = "\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
 
 @contextmanager
 def terminal_kept() -> Iterator[None]:
-    """Restore the terminal's state however the block is left."""
-    if termios is None or not sys.stdin.isatty():
-        yield
-        return
+    """Show nothing of what is typed but by the line editor, and restore the terminal's state however the block is left.
+
+    What is typed during an answer waits in the terminal's buffer for the next prompt.
+    """
     state = termios.tcgetattr(sys.stdin)
+    quiet = [*state]
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
     try:
         yield
     except BaseException:
@@ -243,23 +225,15 @@ def terminal_kept() -> Iterator[None]:
 _INTERRUPTED = 130
 
 
-def run(
-    chat: Chat,
-    entries: Iterator[TypedText],
-    *,
-    interactive: bool = False,
-    away: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> int:
-    """Answer entries until they end or a command quits, and return the exit code. away: around the handling of each.
+def run(chat: Chat, entries: Iterator[TypedText], *, interactive: bool = False) -> int:
+    """Answer entries until they end or a command quits, and return the exit code.
 
     0 after Ctrl-D or /exit on a terminal; for a script, the code of the last entry that failed. 130
     after Ctrl-C twice, or once if not interactive. Raises InputError for unreadable input.
     """
     while not chat.leaving:
         try:
-            entered = next(entries)
-            with away():
-                _handle(chat, entered)
+            _handle(chat, next(entries))
         except (EOFError, StopIteration):
             break
         except KeyboardInterrupt:

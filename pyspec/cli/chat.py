@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -101,15 +100,14 @@ def chat(
     talk = Chat(model, screen_of(shown.color), interruptible, settings)
     talk.conversation = Conversation(options.system)
     talk.set_by_user |= {"temp" if name == "temperature" else name for name in sampler.given}
-    away: Callable[[], AbstractContextManager[None]] = nullcontext
     if on_terminal:
         editor = TerminalReader(keeps=options.history)
-        talk.confirm, entries, away = editor.confirm, iter(editor.read, None), editor.away
+        talk.confirm, entries = editor.confirm, iter(editor.read, None)
     else:
         entries = (script_entries if options.script else whole_entry)(sys.stdin.buffer)
         if sys.stdin.isatty() and not options.script:
             talk.screen.note("reading one message from stdin; Ctrl-D ends it")
-    with terminal_kept():
+    with terminal_kept() if on_terminal else nullcontext():
         if on_terminal:
             _greet(talk)
         talk.suggest()
@@ -117,7 +115,7 @@ def chat(
             execute(talk, f"/load {path}")
         if options.log and options.history:
             talk.log = resumed or new_path()
-        code = run(talk, entries, interactive=on_terminal, away=away)
+        code = run(talk, entries, interactive=on_terminal)
         if on_terminal and talk.kept:
             talk.screen.note(
                 "this chat is saved; `pyspec chat --continue` continues it, /chats lists others"

@@ -173,7 +173,7 @@ def test_a_paste_while_answering_is_one_message(tiny_terminal: Terminal, tmp_pat
     """It is not shown in the answer, runs no command, and waits in the next prompt until it is sent."""
     tiny_terminal.say("/set max_tokens 300")
     tiny_terminal.type("hello")
-    tiny_terminal.child.send("\x1b[200~one\n/exit\nthree\x1b[201~")
+    tiny_terminal.child.send("one\n/exit\nthree")
     answer = tiny_terminal.wait_for_prompt()
     assert "/exit" not in answer
     tiny_terminal.say("")
