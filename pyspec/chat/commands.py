@@ -153,7 +153,7 @@ def _load(chat: Chat, argument: str, called: str = "") -> None:
     """Go on with a saved chat. called: what to call it in place of its path."""
     path = _file(argument)
     saved = files.load(path)
-    conversation, same = files.restore(saved, chat.model)
+    conversation = files.restore(saved)
     chat.settings, refused = apply(chat.settings, saved.settings)
     usual = values(ChatSettings())
     chat.set_by_user |= {name for name, value in saved.settings.items() if usual.get(name) != value}
@@ -161,7 +161,7 @@ def _load(chat: Chat, argument: str, called: str = "") -> None:
     chat.file = path
     for sentence in refused:
         chat.screen.note(f"setting not loaded: {sentence}")
-    if not same and (note := files.held_with(saved, chat.model)):
+    if note := files.held_with(saved, chat.model.target().name):
         chat.screen.note(note)
     chat.screen.note(
         f"loaded {counted(len(conversation.exchanges), 'exchange')} from {called or path}"

@@ -18,16 +18,12 @@ from pyspec.engine.options import AnswerOptions
 from pyspec.errors import PyspecError
 from pyspec.llama.generation import stream_text
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.machine.files import file_sha256, known_sha256
 from pyspec.machine.others import name_of
 from pyspec.sampling.suggested import suggested_by
 from pyspec.text.answer import ReasoningLimit
 from pyspec.text.messages import Message
 from pyspec.text.parts import Piece, common_prefix
 from pyspec.text.template import ChatTemplate
-
-_QUICK_HASH = 1 << 30
-"""Largest file that is hashed in a few seconds, bytes."""
 
 
 def _utf8(text: str) -> str:
@@ -64,15 +60,9 @@ class LlamaChat:
         self._begun = time()  # a fixed date for the template, so that prompts keep their prefix
 
     def target(self) -> SavedModel:
-        """Identify the target for a saved chat. Large files that were never hashed are not hashed for this."""
+        """Identify the target for a saved chat."""
         path = Path(self.llm.model_path)
-        small = path.stat().st_size <= _QUICK_HASH
-        digest = file_sha256(path) if small else known_sha256(path)
-        return SavedModel(_utf8(name_of(path)), digest, _utf8(str(path.absolute())))
-
-    def is_text(self, token: int) -> bool:
-        """Whether an id is in range and not a control token."""
-        return 0 <= token < self.llm.n_vocab() and bool(self.llm.piece(token))
+        return SavedModel(_utf8(name_of(path)), _utf8(str(path.absolute())))
 
     def prompt(self, messages: Sequence[Message], *, goes_on: bool = False) -> list[int]:
         """Tokenize the messages as a prompt for the next answer. goes_on: it goes on with the last message."""

@@ -1,4 +1,4 @@
-"""Files of the chat: saved conversations, written atomically and read with every token checked; texts; the log for `-c`."""
+"""Files of the chat: saved conversations, texts, and the log for `--continue`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -16,7 +16,6 @@ from pyspec.chat import state_path
 from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.errors import InputError, InputTooLong
 from pyspec.machine.files import parse, read_named, show, utf8, write_whole
-from pyspec.text.parts import Source, Token
 from pyspec.text.result import Result
 
 MAX_TEXT = 1 << 20
@@ -27,37 +26,21 @@ _MAX_SESSION = 1 << 26
 _PICTURE = re.compile(r"\.(png|jpe?g|gif|webp|bmp|tiff?|heic|pdf)$", re.IGNORECASE)
 
 
-class SavedToken(msgspec.Struct, array_like=True):
-    """[id, source, gap, preferred, confirmed] of a generated token, as in `Token`."""
-
-    id: int
-    source: int
-    gap: float
-    preferred: int
-    confirmed: int | None = None
-
-
 class SavedMessage(msgspec.Struct, omit_defaults=True):
-    """One turn. tokens: those of the answer as generated."""
+    """One turn, as text: tokens of a file could slip control tokens into a prompt."""
 
     role: Literal["system", "user", "assistant"]
     content: str
-    tokens: list[SavedToken] = []
     finish_reason: str | None = None
     seed: int = 0
     reasoning: str = ""
 
 
 class SavedModel(msgspec.Struct):
-    """The target of a conversation; the hash is empty for a large file that was not hashed."""
+    """The target of a conversation."""
 
     name: str
-    sha256: str
     path: str = ""
-
-    def is_of(self, other: SavedModel) -> bool:
-        """Whether both are known to be the same target, wherever the file is."""
-        return bool(self.sha256) and self.sha256 == other.sha256
 
 
 class SavedChat(msgspec.Struct):
@@ -124,12 +107,8 @@ def _messages(conversation: Conversation) -> list[SavedMessage]:
     for exchange in conversation.exchanges:
         turns.append(SavedMessage("user", exchange.user))
         if (answer := exchange.answer) is not None:
-            tokens = [
-                SavedToken(t.id, int(t.source), t.gap, t.preferred, t.confirmed)
-                for t in answer.tokens
-            ]
             how = answer.finish_reason, exchange.seed, answer.reasoning
-            turns.append(SavedMessage("assistant", answer.text, tokens, *how))
+            turns.append(SavedMessage("assistant", answer.text, *how))
     return turns
 
 
@@ -142,29 +121,8 @@ def load(path: Path) -> SavedChat:
         raise InputError(f"{path} is not a saved chat: {error}", "/save writes them") from None
 
 
-class ChatModelView(Protocol):
-    """What a saved chat needs to know of a model that goes on with it."""
-
-    name: str
-
-    def target(self) -> SavedModel:
-        """Its identity."""
-
-    def is_text(self, token: int, /) -> bool:
-        """Whether an id is a known token with text."""
-
-    def piece(self, token: int, /) -> bytes:
-        """The bytes of a token."""
-
-
-def restore(saved: SavedChat, model: ChatModelView) -> tuple[Conversation, bool]:
-    """Return the saved conversation, and whether this is its target.
-
-    Saved tokens are used only with the same target, and only if they are plain text equal to the
-    message's: a file must not slip control tokens into a prompt. Raises InputError if turns do
-    not alternate.
-    """
-    same = saved.model.is_of(model.target())
+def restore(saved: SavedChat) -> Conversation:
+    """Return the saved conversation. Raises InputError if turns do not alternate."""
     conversation = Conversation()
     for index, message in enumerate(saved.messages):
         last = conversation.exchanges[-1] if conversation.exchanges else None
@@ -173,11 +131,9 @@ def restore(saved: SavedChat, model: ChatModelView) -> tuple[Conversation, bool]
         elif message.role == "user" and (last is None or last.answer is not None):
             conversation.exchanges.append(Exchange(message.content))
         elif message.role == "assistant" and last is not None and last.answer is None:
-            tokens = _tokens(message, model) if same else ()
             last.seed = message.seed & 0xFFFFFFFF
             last.answer = Result(
                 text=message.content,
-                tokens=tokens,
                 finish_reason=message.finish_reason,
                 reasoning=message.reasoning,
             )
@@ -188,28 +144,14 @@ def restore(saved: SavedChat, model: ChatModelView) -> tuple[Conversation, bool]
             )
     if conversation.exchanges and conversation.exchanges[-1].answer is None:
         conversation.exchanges.pop()
-    return conversation, same
+    return conversation
 
 
-def held_with(saved: SavedChat, model: ChatModelView) -> str:
+def held_with(saved: SavedChat, name: str) -> str:
     """Say that a conversation continues with a model of another name; empty if the name is the same."""
-    if saved.model.name == model.name:
+    if saved.model.name == name:
         return ""
-    return f"this conversation was held with {saved.model.name}, not with {model.name}"
-
-
-def _tokens(message: SavedMessage, model: ChatModelView) -> tuple[Token, ...]:
-    sources = {int(source) for source in Source}
-    for token in message.tokens:
-        known = model.is_text(token.id) and model.is_text(token.preferred)
-        if not known or token.source not in sources:
-            return ()
-    data = b"".join(model.piece(token.id) for token in message.tokens)
-    if data.decode("utf-8", "replace") != message.content:
-        return ()
-    return tuple(
-        Token(t.id, Source(t.source), t.gap, t.preferred, t.confirmed) for t in message.tokens
-    )
+    return f"this conversation was held with {saved.model.name}, not with {name}"
 
 
 def refuse_picture(name: str) -> None:

@@ -236,8 +236,8 @@ def _conversation(
 
     path = newest()
     saved = load(path)
-    conversation, same = restore(saved, model)
-    if not same and (note := held_with(saved, model)):
+    conversation = restore(saved)
+    if note := held_with(saved, model.target().name):
         tell(note, err=True)
     if dialogue.system is not None:
         conversation.system = dialogue.system

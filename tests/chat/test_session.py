@@ -92,7 +92,7 @@ def test_load_of_another_model_warns(tmp_path: Path) -> None:
     """Another model's conversation is loaded as text, with a warning."""
     path = tmp_path / "talk.json"
     session(FakeModel(["one"]), f"hi\n/save {path}\n")
-    other = FakeModel(["two"], digest="0" * 64, name="other")
+    other = FakeModel(["two"], name="other")
     _, text = session(other, f"/load {path}\n")
     assert text == (
         "this conversation was held with fake, not with other\n"

@@ -50,7 +50,6 @@ class FakeModel:
     draft: str = "lookup"
     companion: str = "none"
     name: str = "fake"
-    digest: str = "f" * 64
     cancel_after: int | None = None
     fail_after: int | None = None
     failure: PyspecError | None = None
@@ -72,10 +71,6 @@ class FakeModel:
             ids += message.get("tokens") or [ord(c) for c in text]
             ids.append(END)
         return ids[:-1] if goes_on else [*ids, ord("A"), ord(":")]
-
-    def is_text(self, token: int) -> bool:
-        """Whether an id is a printable code point."""
-        return 32 <= token < 0x110000
 
     def piece(self, token: int) -> bytes:
         """The code point's bytes."""
@@ -150,7 +145,7 @@ class FakeModel:
         self.draft, self.companion = draft or self.draft, companion or self.companion
 
     def target(self) -> SavedModel:
-        return SavedModel(self.name, self.digest)
+        return SavedModel(self.name)
 
     def describe(self) -> list[tuple[str, str]]:
         return [("target", self.name), ("draft", self.draft)]
