@@ -13,13 +13,12 @@ from measure.report import speed_table
 from measure.tasks import Options, Task, parse_modes
 
 from pyspec.cli.command import command, option, tell
-from pyspec.cli.consoles import run_progress, stdout_console
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.main import main
 from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, ModelOptions
 from pyspec.errors import OptionError
-from pyspec.screen.tables import print_table
+from pyspec.screen.progress import run_progress
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 COUNT = click.IntRange(min=1)
@@ -118,7 +117,7 @@ def compare(
     opened = open_model(models.steady(), DraftOptions(verify="margin"), engine)
     with opened as llm, run_progress() as report:
         results = run_bench(llm, task, report, lambda note: tell(note, err=True))
-    print_table(speed_table(results.summaries), stdout_console())
+    tell(speed_table(results.summaries))
     tell(f"results are in {asked.out}", err=True)
 
 

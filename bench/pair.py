@@ -11,7 +11,7 @@ from measure.pair import by_position, learned_from, record, save_prior
 from measure.simulate import save_rounds
 
 from pyspec.cli.command import command, option, tell
-from pyspec.cli.consoles import run_progress
+from pyspec.screen.progress import run_progress
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.main import main
 from pyspec.cli.opening import open_model

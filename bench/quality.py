@@ -14,13 +14,12 @@ from measure.quality_page import save_quality, variant_table
 from measure.variants import SideBySide, Variant, answer_all, parse_variants
 
 from pyspec.cli.command import command, tell
-from pyspec.cli.consoles import run_progress, stdout_console
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.main import main
 from pyspec.cli.opening import find
 from pyspec.cli.options import ModelOptions
 from pyspec.engine.models import SideOptions
-from pyspec.screen.tables import print_table
+from pyspec.screen.progress import run_progress
 
 _SIDES = (
     "n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "devices", "trust", "extra_buffers",
@@ -60,7 +59,7 @@ def quality(
         title, command_line("quality"), records[-1].setup, figures, said, unscored(questions)
     )
     save_quality(results, asked.folder)
-    print_table(variant_table(figures), stdout_console())
+    tell(variant_table(figures))
     tell(f"\n{said}")
     tell(f"results are in {asked.folder}", err=True)
 

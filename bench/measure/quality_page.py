@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspec.screen.tables import TextTable, table_of
-
 from .chance import Interval
 from .pictures import new_axes
 from .quality import DISTINCT, LOOPED, LOOPS, NATS, Figures, Measure, QualityResults, brings
-from .report import table, whole_page, write_results
+from .report import table, table_of, whole_page, write_results
 
 
 def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
@@ -29,7 +27,7 @@ def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
         "the whole interval of its difference is on the bad side, widened for the number of margin rules on the page "
         "(Bonferroni)." + _SAMPLED * bool(setup.temperature)
     )
-    parts = [intro, f"**{results.verdict}**", variant_table(results.figures).markdown, _EXPLAINED,
+    parts = [intro, f"**{results.verdict}**", variant_table(results.figures), _EXPLAINED,
              "## Variety and references", reference_table(results.figures)]  # fmt: skip
     if results.unscored:
         parts.append(
@@ -76,7 +74,7 @@ def _pictures(results: QualityResults) -> dict[str, Any]:
     return {"gain-nats.svg": figure}
 
 
-def variant_table(found: Sequence[Figures]) -> TextTable:
+def variant_table(found: Sequence[Figures]) -> str:
     """What each variant brings and costs."""
     return table_of(found, {
         "": lambda f: f.who,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pyspec.screen.tables import TextTable, table_of
-
 from .pictures import can_draw, draw_lines, new_axes
 from .records import BOUND, Difference, RunRecord, Setup
 from .speeds import TOTAL, Summary, geomean, summarise
 
 R = TypeVar("R")
+T = TypeVar("T")
 SHOWN = 20
 """Most differences that a page shows; its results have all."""
 
@@ -92,10 +91,10 @@ def page(results: Results, pictures: Sequence[str] = ()) -> str:
         *([results.about] if results.about else []),
         _intro(results),
         "## Speed-up over plain decoding, by category",
-        speed_table(results.summaries).markdown,
+        speed_table(results.summaries),
         *_against(results.summaries),
         "## What else was counted",
-        detail_table(results.summaries).markdown,
+        detail_table(results.summaries),
         *_equality(results),
         *(["## Notes", "\n".join(f"- {note}" for note in results.notes)] if results.notes else []),
     ]
@@ -146,10 +145,16 @@ def _intro(results: Results) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first column is text, the others figures."""
-    return TextTable(head, rows).markdown
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def speed_table(summaries: Sequence[Summary]) -> TextTable:
+def table_of(items: Iterable[T], columns: Mapping[str, Callable[[T], str]]) -> str:
+    """The same with one row per item; columns are given by their heads."""
+    return table([*columns], [[show(item) for show in columns.values()] for item in items])
+
+
+def speed_table(summaries: Sequence[Summary]) -> str:
     """Speed-ups by category, their geometric mean, and the total tokens per second."""
     names = [*dict.fromkeys(n for s in summaries for n in s.speeds if n != TOTAL)]
     return table_of(summaries, {
@@ -184,7 +189,7 @@ def ratio(one: Summary, other: Summary) -> float:
     return geomean([one.speeds[n].speed_up / other.speeds[n].speed_up for n in names])
 
 
-def detail_table(summaries: Sequence[Summary]) -> TextTable:
+def detail_table(summaries: Sequence[Summary]) -> str:
     """Acceptance, length, relaxed share, first token, time outside decodes, and the spread of single questions' speed-ups."""
     return table_of(summaries, {
         "": lambda s: s.who,

@@ -19,7 +19,7 @@ from pyspec.chat.prompt import TerminalReader, run, script_entries, terminal_kep
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
 from pyspec.cli.command import command, option
-from pyspec.cli.consoles import screen_of
+from pyspec.screen.display import screen_of
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.opening import find, open_model
 from pyspec.cli.options import (

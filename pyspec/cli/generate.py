@@ -161,7 +161,7 @@ def generate(
         from pyspec.chat.files import last_model  # noqa: PLC0415 - only to go on
 
         models = replace(models, model=last_model())
-    from pyspec.cli.consoles import screen_of  # noqa: PLC0415 - rich takes 30 ms
+    from pyspec.screen.display import screen_of  # noqa: PLC0415 - rich takes 30 ms
     from pyspec.text.parts import Piece  # noqa: PLC0415 - --help needs neither
     from pyspec.text.result import result_of  # noqa: PLC0415
 

@@ -15,7 +15,8 @@ import msgspec
 
 from pyspec.chat.conversation import LlamaChat
 from pyspec.cli.command import command, option, tell
-from pyspec.cli.consoles import run_progress, screen_of
+from pyspec.screen.display import screen_of
+from pyspec.screen.progress import run_progress
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, ModelOptions

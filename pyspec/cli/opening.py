@@ -14,8 +14,7 @@ from pyspec.errors import OptionError
 from pyspec.hub.locate import resolve
 from pyspec.machine import AUTO
 from pyspec.machine.devices import add_rpc_servers, lacking_devices, missed_card_once
-from pyspec.machine.others import name_of
-from pyspec.screen.display import busy, store_progress
+from pyspec.screen.progress import store_progress
 
 if TYPE_CHECKING:
     from pyspec.llama.speculative import SpeculativeLlama
@@ -96,8 +95,7 @@ def open_model(
     }
     path, arguments = find(options)
     hush_llama(engine.verbose)
-    with busy(f"loading {name_of(path)}"):
-        llm = SpeculativeLlama(path, **{**arguments, **drafting})
+    llm = SpeculativeLlama(path, **{**arguments, **drafting})
     if llm.placed:
         tell(llm.placed, err=True)
     if options.ctx and (n_ctx := llm.n_ctx()) > options.ctx:

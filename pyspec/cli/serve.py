@@ -36,7 +36,7 @@ from pyspec.hub.sources import load_manifest
 from pyspec.machine.files import read_named
 from pyspec.machine.others import name_of
 from pyspec.sampling.limits import MAX_TOKENS
-from pyspec.screen.display import store_progress
+from pyspec.screen.progress import store_progress
 from pyspec.serve import MAX_BODY, STALL_S, ServerSettings, lines_of, served_name
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from pyspec.sampling.chain import refuse
 from pyspec.sampling.limits import check_ranges
 from pyspec.sampling.options import ANY_SEED, Noise, Sampling, check_noise
 from pyspec.sampling.verification import Strict, Verification, check_rule
-from pyspec.screen.display import busy, file_of
+from pyspec.screen.progress import busy, file_of
 from pyspec.screen.notebook import SpeculationBlock, model_line, shown_as
 from pyspec.text.parts import Step
 from pyspec.vocab.tokenizer import piece_reader
@@ -208,7 +208,7 @@ class SpeculativeLlama(Mirror):
             given["draft"] = draft = foreign
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
         file = file_of(model_path)
-        with busy(f"loading {name_of(Path(file))}", after_s=1.0):
+        with busy(f"loading {name_of(Path(file))}"):
             self._open(file, given)
 
     def _open(self, file: str, given: dict[str, Any]) -> None:

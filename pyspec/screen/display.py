@@ -1,52 +1,20 @@
-"""How text appears on a terminal: wrapped, painted, and with progress before it."""
+"""How text appears on a terminal: wrapped, painted, and in tables."""
 
 from __future__ import annotations
 
 import logging
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
-from threading import Timer
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.status import Status
+from rich.table import Table
 from rich.text import Text
 
-from pyspec.hub.locate import resolve
+from pyspec.screen.progress import PromptStatus
 from pyspec.screen.words import safe
-
-_LONG_PROMPT = 512  # tokens from which progress of reading is worth showing
-
-
-class PromptStatus:
-    """Shows how far a long prompt is read, on a terminal only, until `stop`."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._status: Status | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        """Tokens read so far, and the total."""
-        short = total - done < _LONG_PROMPT and self._status is None  # the rest was read before
-        if short or not self._console.is_terminal:
-            return
-        message = f"reading the prompt, {done} of {total} tokens"
-        if self._status is None:
-            self._status = self._console.status(message)
-            self._status.start()
-        self._status.update(message)
-
-    def stop(self) -> None:
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
-
 
 _WIDE = (
     "\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6"
@@ -101,12 +69,6 @@ class Wrapper:
         return gap + part
 
 
-def folded(text: str, width: int) -> list[str]:
-    """Break a text into lines of `width` cells between words. A wider word stays whole."""
-    wrapper = Wrapper(width)
-    return (wrapper.push(text) + wrapper.finish()).split("\n")
-
-
 def _cells(gap: str, column: int) -> int:
     at = column
     for char in gap:
@@ -149,21 +111,17 @@ class Screen:
         self.out.file.flush()
 
     def table(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Print names and values, one pair per line.
-
-        On a terminal, values are folded; they stand below names that take more than two fifths of a line, and below all names
-        where less than 20 cells would be left.
-        """
-        pairs, width, terminal = list(rows), self.out.width, self.out.is_terminal
-        sizes = [cell_len(name) for name, _ in pairs]
-        column = max((size for size in sizes if not terminal or size <= width * 2 // 5), default=1)
-        start = " " * (column + 1)
-        if terminal and width <= column + 20:
-            column, start = 0, "  "
-        for (name, value), size in zip(pairs, sizes, strict=True):
-            lines = folded(value, width - len(start)) if terminal else [value]
-            first = f"{name}\n{start}" if size > column else f"{name:<{column}} "
-            self.say(first + f"\n{start}".join(lines))
+        """Print names and values, one pair per line; on a terminal both are folded in their columns."""
+        if self.out.is_terminal:
+            grid = Table.grid(padding=(0, 1))
+            for name, value in rows:
+                grid.add_row(Text(safe(name)), Text(safe(value)))
+            self.out.print(grid)
+            return
+        pairs = list(rows)
+        width = max((cell_len(name) for name, _ in pairs), default=0)
+        for name, value in pairs:
+            self.say(f"{name:<{width}} {value}")
 
     def note(self, text: str) -> None:
         """Print a dim line about what happened."""
@@ -244,78 +202,58 @@ class Screen:
                 self.progress.stop()
 
 
-@contextmanager
-def store_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Yields the callback for `resolve`, `fetch` and `convert`.
-
-    The bar appears with the first call, on a terminal or in a notebook; elsewhere each new activity is one line, so logs show
-    what took the time. Nothing appears if nothing has to be done.
-    """
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[done]}"),
+def console_of(color: str, *, stderr: bool = False) -> Console:
+    """Return the console for answers or notes. color: auto, always or never, as in `--color`."""
+    wanted = {"always": True, "never": False}.get(color)
+    no_color = None if wanted is None else not wanted
+    return Console(
+        stderr=stderr, highlight=False, emoji=False, force_terminal=wanted, no_color=no_color
     )
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-    tasks: dict[str, TaskID] = {}
-
-    def show(what: str, done: int, total: int) -> None:
-        what = safe(what)
-        if what not in tasks:
-            if console.is_terminal or (console.is_jupyter and find_spec("ipywidgets")):
-                bar.start()
-            else:
-                console.print(f"{what} ...", markup=False, highlight=False)
-            tasks[what] = bar.add_task(what, total=total or None, done="")
-        count = f"{done / 1e6:.0f}/{total / 1e6:.0f} MB" if total >= 1e6 else f"{done}/{total}"
-        bar.update(tasks[what], completed=done, total=total or None, done=count if total else "")
-
-    try:
-        yield show
-    finally:
-        if bar.live.is_started:  # stopping an idle bar prints an empty line
-            bar.stop()
 
 
-def file_of(model: str | os.PathLike[str]) -> str:
-    """The file for a path or a name; raises ModelNotFound if it is neither."""
-    if Path(model).exists():
-        return str(model)
-    with store_progress() as progress:
-        return str(resolve(model, progress))
+def screen_of(color: str) -> Screen:
+    """Return a screen with answers on stdout and notes on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a missing character must not end the program
+            stream.reconfigure(errors="replace")
+    return Screen(console_of(color), console_of(color, stderr=True))
 
 
-@contextmanager
-def busy(what: str, after_s: float = 0.0) -> Iterator[None]:
-    """Show what is being done once it has taken this long: on a terminal while it lasts, in a notebook as one line.
+_WIDEST = 1000
+"""Width of a pipe: no line is folded, so that scripts can read it."""
 
-    A nested call shows nothing: a terminal has one such line.
+
+def print_listing(
+    head: Sequence[str], rows: Iterable[Sequence[str]], first: Sequence[str], needed: int
+) -> None:
+    """Print one line per model. A terminal gets the leading columns of `first` that fit, at least `needed`.
+
+    Where even these do not fit, the first one is folded; the column `what` is folded from 16 cells on. A column of which no row
+    says anything is left out.
     """
-    console = Console(stderr=True)
-    if _shown or not (console.is_terminal or console.is_jupyter):
-        yield
-        return
-    _shown.append(what)
-    show, hide = _line(console, safe(what))
-    timer = Timer(after_s, show)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        hide()
-        _shown.clear()
+    console = Console(highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _WIDEST
+    width = console.width
+    columns = dict(zip(head, zip(head, *([safe(cell) for cell in row] for row in rows)), strict=True))
+    sizes = {name: max(map(cell_len, column)) + 2 for name, column in columns.items()}
+    kept: list[str] = []
+    for name in first:
+        size = min(sizes[name], _LEAST) if name == _FOLDED else sizes[name]
+        said = len(columns[name]) == 1 or not {*columns[name][1:]} <= {"", "-"}
+        if said and (size <= width or name in first[:needed]):
+            kept.append(name)
+            width -= size
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in filter(kept.__contains__, head):
+        foldable = name in (first[0], _FOLDED)
+        table.add_column(
+            name, justify="right" if name in _FIGURES else "left", no_wrap=not foldable, overflow="fold"
+        )
+    for row in zip(*(columns[name][1:] for name in head if name in kept)):
+        table.add_row(*map(Text, row))
+    console.print(table)
 
 
-def _line(console: Console, what: str) -> tuple[Callable[[], None], Callable[[], None]]:
-    if console.is_jupyter:  # a moving line needs ipywidgets there
-        return partial(console.print, f"{what} ...", markup=False, highlight=False), lambda: None
-    status = console.status(Text(what))  # a str would be read as markup, and lose brackets
-    return status.start, status.stop
-
-
-_shown: list[str] = []
-"""What the terminal shows now."""
+_FOLDED, _LEAST = "what", 18
+_FIGURES = ("GB", "GB in memory", "share", "downloads")

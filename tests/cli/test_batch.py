@@ -23,9 +23,9 @@ from pyspec.batch import Batch
 from pyspec.batch.journal import Journal
 from pyspec.batch.output import RunProgress
 from pyspec.cli import batch as module
-from pyspec.cli import consoles
 from pyspec.errors import InputError
 from pyspec.hub.sources import load_manifest
+from pyspec.screen import progress
 from pyspec.text.result import RecordResult, Usage
 
 PLAIN = ["--draft", "none", "--verify", "strict", "--temp", "0", "--raw", "-t", "1", "-c", "256"]
@@ -298,7 +298,7 @@ def test_what_lies_where_is_said_once(
 def said(times: list[float], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is said of ten records of which one ends at each of these seconds."""
     now = [0.0]
-    for each in (module, consoles):
+    for each in (module, progress):
         monkeypatch.setattr(each, "monotonic", lambda: now[0])
     out = io.StringIO()
     summary = RunProgress(10)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from helpers import running, tiny
-from rich.console import Console
 
 from pyspec.cli.draft import draft
 from pyspec.errors import ModelInvalid, UnsupportedModel
@@ -208,21 +206,6 @@ def test_auto_goes_on_without_a_draft_that_does_not_load(
     list(llm.steps([5, 6, 7], max_tokens=4))
     assert llm.last_speculation["draft"] == "lookup"
     assert "not used as drafts for this model: small.gguf (" in caplog.text
-
-
-@pytest.mark.parametrize("columns", [60, 100])
-def test_every_width_says_where_a_draft_is(
-    pair: tuple[Path, Path], columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its size, its share and its place, also below a long name."""
-    name = "bartowski-Meta-Llama-3.1-8B-Instruct-GGUF-IQ4_XS"
-    add(pair[1].rename(pair[1].with_name(f"{name}.gguf")))
-    found = StringIO()
-    console = Console(file=found, width=columns, force_terminal=True, no_color=True)
-    monkeypatch.setattr("pyspec.cli.consoles.stdout_console", lambda: console)
-    run("target")
-    shown = found.getvalue()
-    assert [word in shown for word in (name, "where", "share")] == [True] * 3
 
 
 def test_a_model_in_another_type_is_no_draft_for_itself(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import io
 import math
 import os
 import re
@@ -22,10 +21,8 @@ import pytest
 from helpers.running import run, start
 from helpers.systems import full_device
 from helpers.waiting import DEADLINE_S, wait
-from rich.console import Console
 
 from pyspec.cli import streams
-from pyspec.cli.consoles import run_progress
 from pyspec.cli.streams import interruptible, prompt_text
 from pyspec.errors import OptionError
 
@@ -69,16 +66,6 @@ def test_what_is_given_is_joined(
     if path:
         path.write_bytes(file)
     assert prompt_text(prompt, path, 1000) == wanted
-
-
-def test_progress_of_unknown_length_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`0/0` says nothing; what is done does."""
-    monkeypatch.setattr("pyspec.cli.consoles.LINE_S", 0.0)
-    out = io.StringIO()
-    with run_progress(Console(file=out, width=80)) as show:
-        show(0, 0, "loading")
-        show(1, 4, "answers")
-    assert out.getvalue().splitlines() == ["loading", "1/4 answers"]
 
 
 def test_nothing_is_no_prompt(piped) -> None:

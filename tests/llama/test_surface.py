@@ -176,7 +176,7 @@ def test_vocab_only_is_a_tokenizer(open_llama, tiny_ascii):
 def test_names_are_targets(monkeypatch, tiny_ascii):
     """A name of the manifest is a model; an unknown one is refused with near names."""
     found = {"some-model": tiny_ascii}
-    monkeypatch.setattr("pyspec.screen.display.resolve", lambda name, *_: found[name])
+    monkeypatch.setattr("pyspec.screen.progress.resolve", lambda name, *_: found[name])
     with SpeculativeLlama("some-model", draft="none", n_threads=1) as llm:
         assert llm.model_path == str(tiny_ascii)
     monkeypatch.undo()

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import unicodedata
 
 import pytest
 from helpers.fake_chat import screen
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
+from pyspec.screen import display
 from pyspec.screen.display import Screen, Wrapper
 from pyspec.screen.words import safe, speed_sentence, stats_line
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 BLOCK = {
     "rounds": 25, "mean_length": 1.6, "drafted": 12, "verified": 10, "accepted": 8, "relaxed": 2, "relaxed_nats": 0.5,
@@ -200,27 +205,62 @@ def test_reasoning_is_dim_and_stands_above_the_text() -> None:
     [
         (None, ["name   one two three four five-six", "longer seven"]),
         (28, ["name   one two three four", "       five-six", "longer seven"]),
-        (20, ["name", "  one two three four", "  five-six", "longer", "  seven"]),
     ],
 )
 def test_a_table_fits_its_terminal(width: int | None, wanted: list[str]) -> None:
-    """Values are in one column or, on a narrow terminal, below their names; a pipe gets whole lines."""
+    """Values are folded in one column; a pipe gets whole lines."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=width is not None, width=width or 20, no_color=True)
     Screen(console, console).table([("name", "one two three four five-six"), ("longer", "seven")])
-    assert out.getvalue().splitlines() == wanted
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == wanted
 
 
-def test_a_long_name_takes_no_room_from_values() -> None:
-    """Its value begins on the next line, in the column of the others."""
+LONG = "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M"
+HEAD = ("name", "role", "GB", "licence", "what")
+ROWS = [
+    [LONG, "target", "4.92", "-", "Llama 3.1 8B Instruct"],
+    ["small[x]\x1b[2J", "draft", "0.02", "-", "a head"],
+]
+FIRST = ("name", "GB", "role", "licence", "what")
+
+
+def listed(monkeypatch: pytest.MonkeyPatch, width: int, *, terminal: bool = True) -> list[str]:
+    """What a console of so many cells shows of two models."""
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=40, no_color=True)
-    Screen(console, console).table([("a name", "one  two"), ("a name of many letters", "three")])
-    assert out.getvalue().splitlines() == [
-        "a name one  two",
-        "a name of many letters",
-        "       three",
-    ]
+    made = Console(file=out, width=width, force_terminal=terminal, no_color=True, highlight=False)
+    monkeypatch.setattr(display, "Console", lambda **_: made)
+    display.print_listing(HEAD, ROWS, FIRST, 2)
+    lines = ANSI.sub("", out.getvalue()).splitlines()
+    assert not terminal or max(map(cell_len, lines)) <= width
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("width", "heads"),
+    [(60, "name GB"), (70, "name role GB"), (84, "name role GB what"), (200, "name role GB what")],
+)
+def test_a_narrow_terminal_gets_the_first_columns(
+    width: int, heads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their order; a column that says nothing is left out, and only the last text is folded."""
+    head, first, *_ = listed(monkeypatch, width)
+    assert head.split() == heads.split()
+    assert first.startswith(LONG)
+
+
+def test_what_is_needed_stands_beside_a_long_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is folded then, whole."""
+    lines = listed(monkeypatch, 30)
+    assert lines[0].split() == ["name", "GB"]
+    assert "4.92" in lines[1]
+    assert LONG in "".join(line[:22].strip() for line in lines)
+
+
+def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what steers a terminal."""
+    _, first, second = listed(monkeypatch, 20, terminal=False)
+    assert first.split()[-4:] == ["Llama", "3.1", "8B", "Instruct"]
+    assert second.split()[0] == "small[x][2J"
 
 
 def test_brackets_are_no_markup() -> None:

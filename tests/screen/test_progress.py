@@ -9,73 +9,45 @@ import pytest
 from helpers.waiting import wait
 from rich.console import Console
 
-from pyspec.screen import display
+from pyspec.screen import progress
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    out = io.StringIO()
-    made = Console(file=out, force_terminal=True, width=80)
-    monkeypatch.setattr(display, "Console", lambda **_: made)
-    return out
+@pytest.fixture(params=[{"force_terminal": True}, {"force_jupyter": True}, {}])
+def console(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Console:
+    made = Console(file=io.StringIO(), width=80, **request.param)
+    monkeypatch.setattr(progress, "Console", lambda **_: made)
+    return made
 
 
-def test_what_takes_long_is_said(terminal: io.StringIO) -> None:
-    """At once, or after some time."""
-    with display.busy("loading x", after_s=0.01):
-        wait(lambda: "loading x" in terminal.getvalue())
+def shown(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
-def test_brackets_of_a_name_are_shown(terminal: io.StringIO) -> None:
-    """A file may be called so; rich would take them for markup."""
-    with display.busy("loading model[bold].gguf"):
-        wait(lambda: "loading model[bold].gguf" in terminal.getvalue())
+def test_a_terminal_alone_is_told_what_takes_long(console: Console) -> None:
+    """Brackets of a name are shown, which rich would take for markup; pipes, logs and notebooks stay clean."""
+    with progress.busy("loading model[bold].gguf"):
+        if console.is_terminal:
+            wait(lambda: "loading model[bold].gguf" in shown(console))
+    assert console.is_terminal or shown(console) == ""
 
 
-def test_a_notebook_has_it_as_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, and only for what takes long."""
-    shown: list[str] = []
-    notebook = Console(file=io.StringIO(), force_jupyter=True)
-    monkeypatch.setattr(notebook, "print", lambda text, **_: shown.append(text))
-    monkeypatch.setattr(display, "Console", lambda **_: notebook)
-    with display.busy("loading x", after_s=0.01):
-        wait(lambda: shown)
-    with display.busy("loading y", after_s=60.0):
-        pass
-    assert shown == ["loading x ..."]
-
-
-def test_a_notebook_without_widgets_has_lines_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bar would need ipywidgets, and rich would warn that they are missing."""
-    shown: list[str] = []
-    notebook = Console(file=io.StringIO(), force_jupyter=True)
-    monkeypatch.setattr(notebook, "print", lambda text, **_: shown.append(text))
-    monkeypatch.setattr(display, "Console", lambda **_: notebook)
-    monkeypatch.setattr(display, "find_spec", lambda _: None)
-    with display.store_progress() as show:
+@pytest.mark.parametrize("console", [{}], indirect=True)
+def test_what_is_fetched_is_a_line(console: Console) -> None:
+    with progress.store_progress() as show:
         show("fetching x", 1, 2)
         show("fetching x", 2, 2)
-    assert shown == ["fetching x ..."]
+    assert shown(console) == "fetching x ...\n"
 
 
-def test_what_is_quick_is_not_said(terminal: io.StringIO) -> None:
-    """A line that comes and goes only flickers."""
-    with display.busy("loading x", after_s=60.0):
-        pass
-    assert "loading x" not in terminal.getvalue()
-
-
-def test_one_inside_another_says_nothing(terminal: io.StringIO) -> None:
-    with display.busy("outer"), display.busy("inner"):
-        pass
-    assert "inner" not in terminal.getvalue()
-
-
-def test_nobody_is_told_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    """Pipes and logs stay clean."""
-    with display.busy("loading x"):
-        pass
-    assert capsys.readouterr().err == ""
+def test_progress_of_unknown_length_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`0/0` says nothing; what is done does."""
+    monkeypatch.setattr(progress, "LINE_S", 0.0)
+    out = io.StringIO()
+    with progress.run_progress(Console(file=out, width=80)) as show:
+        show(0, 0, "loading")
+        show(1, 4, "answers")
+    assert out.getvalue().splitlines() == ["loading", "1/4 answers"]
 
 
 def test_a_class_that_fetches_shows_it(
@@ -87,6 +59,6 @@ def test_a_class_that_fetches_shows_it(
         show("fetching some-model", 1, 2)
         return tiny_ascii
 
-    monkeypatch.setattr("pyspec.screen.display.resolve", fetched)
+    monkeypatch.setattr("pyspec.screen.progress.resolve", fetched)
     with pyspec.llama.speculative.SpeculativeLlama("some-model", draft="none", n_threads=1):
         assert "fetching some-model ..." in capsys.readouterr().err
