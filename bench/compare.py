@@ -13,10 +13,9 @@ from measure.report import speed_table
 from measure.tasks import Options, Task, parse_modes
 
 from pyspec.cli.command import command, option, tell
-from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.main import main
 from pyspec.cli.opening import open_model
-from pyspec.cli.options import DraftOptions, ModelOptions
+from pyspec.cli.options import DraftOptions, EngineOptions, ModelOptions
 from pyspec.errors import OptionError
 from pyspec.screen.progress import run_progress
 

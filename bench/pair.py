@@ -12,10 +12,9 @@ from measure.simulate import save_rounds
 
 from pyspec.cli.command import command, option, tell
 from pyspec.screen.progress import run_progress
-from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.main import main
 from pyspec.cli.opening import open_model
-from pyspec.cli.options import DraftOptions, ModelOptions
+from pyspec.cli.options import DraftOptions, EngineOptions, ModelOptions
 
 MARGIN = DraftOptions(verify="margin")
 """Draft options for recording, which verifies nothing."""

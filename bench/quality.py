@@ -14,10 +14,9 @@ from measure.quality_page import save_quality, variant_table
 from measure.variants import SideBySide, Variant, answer_all, parse_variants
 
 from pyspec.cli.command import command, tell
-from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.main import main
-from pyspec.cli.opening import find
-from pyspec.cli.options import ModelOptions
+from pyspec.cli.opening import find, hush_llama
+from pyspec.cli.options import EngineOptions, ModelOptions
 from pyspec.engine.models import SideOptions
 from pyspec.screen.progress import run_progress
 

@@ -21,10 +21,10 @@ from pyspec.batch.output import FileRun, RunProgress, open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
 from pyspec.cli.command import command, option, tell
 from pyspec.screen.progress import run_progress
-from pyspec.cli.engine_options import EngineOptions, hush_llama
-from pyspec.cli.opening import find
+from pyspec.cli.opening import find, hush_llama
 from pyspec.cli.options import (
     DraftOptions,
+    EngineOptions,
     MemoryOptions,
     ModelOptions,
     SamplerOptions,

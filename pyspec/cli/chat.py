@@ -20,11 +20,11 @@ from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
 from pyspec.cli.command import command, option
 from pyspec.screen.display import screen_of
-from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.opening import find, open_model
 from pyspec.cli.options import (
     DialogueOptions,
     DraftOptions,
+    EngineOptions,
     KeptOptions,
     ModelOptions,
     SamplerOptions,

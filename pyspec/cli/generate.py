@@ -17,11 +17,11 @@ import click
 from pyspec.chat import HIDE, UNASKED
 from pyspec.chat.dialogue import Conversation, Exchange, unended, why_cut
 from pyspec.cli.command import TEXT, command, option, tell
-from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import (
     CacheOptions,
     DialogueOptions,
     DraftOptions,
+    EngineOptions,
     ModelOptions,
     SamplerOptions,
     ShownOptions,

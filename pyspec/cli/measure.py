@@ -17,9 +17,8 @@ from pyspec.chat.conversation import LlamaChat
 from pyspec.cli.command import command, option, tell
 from pyspec.screen.display import screen_of
 from pyspec.screen.progress import run_progress
-from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.opening import open_model
-from pyspec.cli.options import DraftOptions, ModelOptions
+from pyspec.cli.options import DraftOptions, EngineOptions, ModelOptions
 from pyspec.engine.options import OFF, AnswerOptions, Speculation
 from pyspec.errors import EngineError
 from pyspec.machine.machine import Watch

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import llama_cpp
+
+from pyspec._lib import DROP
 from pyspec.cli.command import tell
-from pyspec.cli.engine_options import EngineOptions, hush_llama
-from pyspec.cli.options import DraftOptions, ModelOptions
+from pyspec.cli.options import DraftOptions, EngineOptions, ModelOptions
 from pyspec.engine.room import longest_context
-from pyspec.errors import OptionError
 from pyspec.hub.locate import resolve
 from pyspec.machine import AUTO
 from pyspec.machine.devices import add_rpc_servers, lacking_devices, missed_card_once
 from pyspec.screen.progress import store_progress
+from pyspec.screen.words import safe
 
 if TYPE_CHECKING:
     from pyspec.llama.speculative import SpeculativeLlama
-
-_MIN_CTX = 16
-
 
 def find(options: ModelOptions, at_once: int = 1) -> tuple[Path, dict[str, Any]]:
     """Return the target's file, fetched if needed, and the arguments of `SpeculativeLlama` and `Batch` for these options.
 
     at_once: sequences with a whole context each. Raises OptionError and the like.
     """
-    if 0 < options.ctx < _MIN_CTX:
-        raise OptionError(f"a context of {options.ctx} tokens is too small", f"use {_MIN_CTX}")
     add_rpc_servers(options.rpc)
     asks = any(
         layers not in (None, 0, AUTO) for layers in (options.n_gpu_layers, options.draft_ngl)
@@ -103,3 +103,21 @@ def open_model(
             f"llama.cpp rounds contexts up: -c {options.ctx} makes one of {n_ctx} tokens", err=True
         )
     return llm
+
+
+def hush_llama(verbose: bool) -> None:
+    """Drop llama.cpp's log lines, or show them on stderr.
+
+    They would mislead: a cancelled answer makes llama.cpp log errors, and pyspec reports real errors itself.
+    """
+    llama_cpp.llama_log_set(_shown() if verbose else DROP, ctypes.c_void_p(0))
+
+
+@cache  # llama.cpp keeps its address
+def _shown() -> Any:
+    return llama_cpp.llama_log_callback(_show)
+
+
+def _show(_level: int, text: bytes, _data: Any) -> None:
+    sys.stderr.write(safe(text.decode("utf-8", "replace")))
+    sys.stderr.flush()

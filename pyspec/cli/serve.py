@@ -18,10 +18,10 @@ import click
 from pyspec.batch import Batch, Settings
 from pyspec.batch.run import MIN_INTERACTIVE
 from pyspec.cli.command import command, model_names, option, tell
-from pyspec.cli.engine_options import EngineOptions, hush_llama
-from pyspec.cli.opening import files_among, find
+from pyspec.cli.opening import files_among, find, hush_llama
 from pyspec.cli.options import (
     DraftOptions,
+    EngineOptions,
     KeptOptions,
     ModelOptions,
     SamplerOptions,

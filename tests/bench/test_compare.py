@@ -12,8 +12,8 @@ from helpers import running
 from measure.records import read_run_records
 from measure.report import Results
 
-from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.main import main
+from pyspec.cli.options import EngineOptions
 
 run = partial(running.run, begin=partial(main, command=compare))
 

@@ -19,13 +19,12 @@ from pyspec.cli.batch import batch
 from pyspec.cli.chat import chat
 from pyspec.cli.command import GONE, Option, tell
 from pyspec.cli.draft import draft
-from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, info, main, sentences
 from pyspec.cli.measure import measure
 from pyspec.cli.models import models
 from pyspec.cli.opening import find
-from pyspec.cli.options import ModelOptions
+from pyspec.cli.options import EngineOptions, ModelOptions
 from pyspec.cli.serve import serve
 from pyspec.errors import OptionError
 

@@ -11,8 +11,13 @@ import msgspec
 import pytest
 from helpers import running, tiny
 
-from pyspec.cli.engine_options import EngineOptions
-from pyspec.cli.options import DraftOptions, KeptOptions, SamplerOptions, SystemOptions
+from pyspec.cli.options import (
+    DraftOptions,
+    EngineOptions,
+    KeptOptions,
+    SamplerOptions,
+    SystemOptions,
+)
 from pyspec.cli.serve import Loader, ServedModels, ServerOptions
 from pyspec.sampling.suggested import SuggestedSampling, suggested_by
 
