@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ from typing import Any, Literal
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.output import FileRun, RunProgress, open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
 from pyspec.cli.command import command, option, tell
+from pyspec.screen.display import Screen
 from pyspec.screen.progress import run_progress
 from pyspec.cli.opening import find, hush_llama
 from pyspec.cli.options import (
@@ -258,21 +257,6 @@ def _say_failure(console: Console, result: RecordResult, number: int, most: int 
         console.print(Text("more records failed; see the output", "red"))
 
 
-_ENDS = {
-    "stop": "by the model", "length": "at the limit (-n)", "context": "with the context full (-c)",
-    "tool_calls": "with a tool call", "cancelled": "by a signal", "error": "by an error", "?": "for a reason that is not known",
-}  # fmt: skip
-"""How answers end, by `finish_reason`."""
-
-_FAULTS = {
-    "InputError": "with unusable input", "InputEncoding": "not UTF-8", "InputTooLong": "above --max-input",
-    "OptionError": "with an option out of range", "ContextOverflow": "too long for the context (-c)",
-    "DeadlineExceeded": "above --timeout", "TemplateError": "refused by the chat template", "EngineError": "in llama.cpp",
-    "NoMemory": "for lack of memory", "NumericError": "by logits that are no numbers",
-}  # fmt: skip
-"""Why records fail, by the name of the exception."""
-
-
 def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the rows of the summary; without any for work that was not done."""
     counts = [("answered", "answered"), ("failed", "failed"), ("kept", "before")]
@@ -280,15 +264,7 @@ def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "records", ", ".join(parts)
     if not facts["done"]:
         return
-    faults, ends = Counter[str](), Counter[str]()
-    for reason, n in facts["reasons"].items():
-        if reason in _ENDS:
-            ends[_ENDS[reason]] += n
-        else:
-            faults[_FAULTS.get(reason, f"by {reason}")] += n
-    for name, found in (("failed", faults), ("ended", ends)):
-        if found:
-            yield name, ", ".join(f"{n} {how}" for how, n in found.items())
+    yield "ended by", ", ".join(f"{n} {reason}" for reason, n in facts["reasons"].items())
     yield (
         "tokens",
         "{tokens} in {seconds:.1f} s: {tokens_per_second:.1f} tokens/s".format_map(facts),
@@ -304,9 +280,4 @@ def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> None:
     console = console or Console(stderr=True)
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for name, value in _summary_rows(facts):
-        table.add_row(name, value)
-    console.print(table, highlight=False)
+    Screen(console, console).table(_summary_rows(facts))
