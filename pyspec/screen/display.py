@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -132,74 +132,68 @@ class Screen:
         self._err.print(Text(safe(text), "red"), soft_wrap=not self._err.is_terminal)
 
     @contextmanager
-    def answering(
-        self, *, wrap: bool = True, paint: Paint | None = None
-    ) -> Iterator[Callable[[str], None]]:
-        """Yields a function that writes pieces of one answer; ends its last line. wrap: break lines between words on a terminal.
+    def replying(
+        self, *, wrap: bool = True, paint: Paint | None = None, reasoning: bool = True
+    ) -> Iterator[Callable[[str, str], None]]:
+        """Yields a function that writes pieces of one answer, of its reasoning and of its text; ends its last line.
 
-        paint: gives parts of the shown text their styles, in order.
+        wrap: break lines between words on a terminal. paint: gives parts of the shown text their styles, in order; without it
+        reasoning is dimmed. reasoning: whether to show it.
         """
-        ends = ["\n"]
-        wrapper = Wrapper(self.out.width) if wrap and self.out.is_terminal else None
+        reply = _Reply(self.out, paint, wrap=wrap and self.out.is_terminal)
 
-        def put(shown: str) -> None:
-            if shown:
-                ends[0] = shown[-1]
-                if paint is None:
-                    self.out.file.write(shown)
-                for part, style in paint(shown) if paint else ():
-                    self.out.out(part, style=style or None, highlight=False, end="")
-                self.out.file.flush()
-
-        def write(text: str) -> None:
+        def write(thought: str, text: str) -> None:
             self.progress.stop()
-            put(wrapper.push(safe(text)) if wrapper else safe(text))
+            reply.write(thought if reasoning else "", dim=True)
+            reply.write(text, dim=False)
 
         with _held_back() as warnings:
             try:
                 yield write
             finally:
                 self.progress.stop()
-                if wrapper:
-                    put(wrapper.finish())
-                if ends[0] != "\n":
-                    self.out.file.write("\n")
-                    self.out.file.flush()
+                reply.finish()
         for warning in warnings:
             self.note(warning)
 
-    @contextmanager
-    def replying(
-        self, *, wrap: bool = True, paint: Paint | None = None, reasoning: bool = True
-    ) -> Iterator[Callable[[str, str], None]]:
-        """Yields a function that writes an answer's reasoning (dimmed, followed by an empty line) and its text, like `answering`.
 
-        reasoning: whether to show it.
-        """
-        shown: list[bool] = []
-        with ExitStack() as stack:
+class _Reply:
+    """One answer on a console: its reasoning and its text, with an empty line between."""
 
-            def write(thought: str, text: str) -> None:
-                for is_thought, part in ((True, thought if reasoning else ""), (False, text)):
-                    if part:
-                        begin(is_thought)(part)
+    def __init__(self, out: Console, paint: Paint | None, *, wrap: bool) -> None:
+        self._out, self._paint, self._wrap = out, paint, wrap
+        self._wrapper = Wrapper(out.width)
+        self._dim: bool | None = None  # whether the last part was reasoning
+        self._end = "\n"
 
-            def begin(is_thought: bool) -> Callable[[str], None]:
-                if not shown or shown[-1] != is_thought:
-                    stack.close()
-                    if shown:
-                        self.out.file.write("\n")
-                    shown.append(is_thought)
-                    dims = is_thought and paint is None
-                    style = (lambda part: [(part, "dim")]) if dims else paint
-                    put[:] = [stack.enter_context(self.answering(wrap=wrap, paint=style))]
-                return put[0]
+    def write(self, text: str, *, dim: bool) -> None:
+        if not text:
+            return
+        if self._dim not in (None, dim):
+            self.finish()
+            self._out.file.write("\n")
+        self._dim = dim
+        self._put(self._wrapper.push(safe(text)) if self._wrap else safe(text))
 
-            put: list[Callable[[str], None]] = []
-            try:
-                yield write
-            finally:
-                self.progress.stop()
+    def finish(self) -> None:
+        """Write what is held back, and end the line."""
+        self._put(self._wrapper.finish())
+        if self._end != "\n":
+            self._out.file.write("\n")
+            self._out.file.flush()
+        self._wrapper, self._end = Wrapper(self._out.width), "\n"
+
+    def _put(self, text: str) -> None:
+        if not text:
+            return
+        self._end = text[-1]
+        dimmed = [(text, "dim")] if self._dim else None
+        parts = self._paint(text) if self._paint else dimmed
+        if parts is None:
+            self._out.file.write(text)
+        for part, style in parts or ():
+            self._out.out(part, style=style or None, highlight=False, end="")
+        self._out.file.flush()
 
 
 def console_of(color: str, *, stderr: bool = False) -> Console:

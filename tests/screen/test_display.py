@@ -69,8 +69,8 @@ def test_safe_keeps_text(text: str) -> None:
 def test_answers_cannot_drive_the_terminal() -> None:
     """Neither answers, nor what commands say, nor notes write an escape."""
     shown, text = screen()
-    with shown.answering() as write:
-        write("a\x1b]0;x\x07")
+    with shown.replying() as write:
+        write("", "a\x1b]0;x\x07")
     for say in (shown.say, shown.note, shown.error):
         say("\x1b[31mred")
     assert text.getvalue() == "a]0;x\n[31mred\n[31mred\n[31mred\n"
@@ -87,18 +87,18 @@ def test_answers_end_their_line_once() -> None:
     """A newline is added where the answer has none at its end."""
     shown, text = screen()
     for answer in ("one", "two\n", ""):
-        with shown.answering() as write:
-            write(answer)
+        with shown.replying() as write:
+            write("", answer)
     assert text.getvalue() == "one\ntwo\n"
 
 
 def test_warnings_wait_for_the_end_of_an_answer() -> None:
     """In its midst they would cut a word in two."""
     shown, text = screen()
-    with shown.answering() as write:
-        write("one ")
+    with shown.replying() as write:
+        write("", "one ")
         logging.getLogger("pyspec").warning("the machine is busy")
-        write("two")
+        write("", "two")
     assert text.getvalue() == "one two\nthe machine is busy\n"
 
 
@@ -269,7 +269,7 @@ def test_brackets_are_no_markup() -> None:
     for say in (shown.say, shown.note, shown.error):
         say("a [default] of [bold]")
     shown.table([("[name]", "[value]")])
-    with shown.answering() as write:
-        write("[red]")
+    with shown.replying() as write:
+        write("", "[red]")
     assert text.getvalue().count("a [default] of [bold]") == 3
     assert "[name] [value]\n[red]\n" in text.getvalue()
