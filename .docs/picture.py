@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pyspec import ChatTemplate, Sampling, SpeculativeLlama, stream_text
-from pyspec.screen.token_view import TokenPaint, print_legend
+from pyspec.screen.display import TokenPaint, print_legend
 
 PAGES = Path(__file__).with_name("pages")
 TEXT = Path("tests/examples/lighthouse.txt")

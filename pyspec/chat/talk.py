@@ -19,8 +19,7 @@ from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.errors import InputError, PyspecError
 from pyspec.sampling.options import chance_seed
 from pyspec.sampling.verification import Verification
-from pyspec.screen.display import Screen
-from pyspec.screen.token_view import TokenPaint, has_colour
+from pyspec.screen.display import Screen, TokenPaint, has_colour
 from pyspec.screen.words import counted, speed_sentence, stats_line
 from pyspec.text.answer import ReasoningLimit
 from pyspec.text.messages import Message

@@ -281,7 +281,7 @@ def _writer(
     if output.as_json:
         yield lambda _: None
     elif output.tokens:
-        from pyspec.screen.token_view import TokenPaint, has_colour  # noqa: PLC0415 - seldom needed
+        from pyspec.screen.display import TokenPaint, has_colour  # noqa: PLC0415 - rich takes 30 ms
 
         paint = TokenPaint(piece, colour=has_colour(screen.out))
 
@@ -311,7 +311,7 @@ def _report(llm: Any, answer: Result, output: OutputOptions, max_tokens: int, sc
         tell(json.dumps(_as_json(llm, answer, output.tokens), ensure_ascii=False))
         return
     if output.tokens:
-        from pyspec.screen.token_view import print_legend  # noqa: PLC0415 - as above
+        from pyspec.screen.display import print_legend  # noqa: PLC0415 - as above
 
         print_legend(screen.out, answer.tokens, llm.piece)
     longer = f"-n {2 * max_tokens} allows more, -n -1 has no limit"

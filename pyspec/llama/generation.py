@@ -20,7 +20,7 @@ from pyspec.llama.options import Completion, IdStream
 from pyspec.sampling.chain import MIN_TOP_P, ProcessorHook, error_behind, refuse
 from pyspec.sampling.limits import check_bias, check_ranges
 from pyspec.sampling.options import Sampling
-from pyspec.screen.notebook import SpeculationBlock
+from pyspec.screen.words import SpeculationBlock
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart, Piece, Step, targets_own
 from pyspec.text.prompts import FillIn

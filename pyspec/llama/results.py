@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import NotRequired, TypedDict
 
 from pyspec.engine.options import Speculation
-from pyspec.screen.notebook import SpeculationBlock
+from pyspec.screen.words import SpeculationBlock
 
 
 class TokenUsage(TypedDict):

@@ -47,7 +47,7 @@ from pyspec.sampling.limits import check_ranges
 from pyspec.sampling.options import ANY_SEED, Noise, Sampling, check_noise
 from pyspec.sampling.verification import Strict, Verification, check_rule
 from pyspec.screen.progress import busy, file_of
-from pyspec.screen.notebook import SpeculationBlock, model_line, shown_as
+from pyspec.screen.words import SpeculationBlock, model_line, shown_as
 from pyspec.text.parts import Step
 from pyspec.vocab.tokenizer import piece_reader
 

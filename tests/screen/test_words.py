@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pyspec.screen.notebook import ResultView, SpeculationBlock
+from pyspec.screen.words import ResultView, SpeculationBlock
 
 
 @pytest.fixture
