@@ -159,15 +159,6 @@ class Subcommand(click.Command):
         own = {name for each in params for name in each.opts}
         return [*params, *(_Gone(name) for name in GONE if name not in own)]
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does; say what -c takes where nothing follows it."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.BadOptionUsage as error:
-            if error.option_name != "-c":
-                raise
-            raise click.UsageError(_of_context(ctx), ctx) from None
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by group, in order of first appearance; those without a sentence last, by name alone."""
         groups: dict[str, tuple[list[tuple[str, str]], list[str]]] = {}

@@ -70,14 +70,11 @@ class PromptOptions(CacheOptions, DialogueOptions):
     raw: bool = option("Conversation", "--raw", is_flag=True, help="Leave out the chat template.")
     # fmt: on
 
-    def text(self, prompt: str | None, taken: str = "") -> str:
-        """Return the whole prompt; `prompt` is the argument. Raises OptionError if there is none, or if it is given twice.
-
-        taken: see `prompt_text`.
-        """
+    def text(self, prompt: str | None) -> str:
+        """Return the whole prompt; `prompt` is the argument. Raises OptionError if there is none, or if it is given twice."""
         if prompt is not None and self.more is not None:
             raise OptionError("the prompt is given twice", "use either PROMPT or -p")
-        return prompt_text(self.more if prompt is None else prompt, self.file, MAX_INPUT, taken)
+        return prompt_text(self.more if prompt is None else prompt, self.file, MAX_INPUT)
 
 
 @dataclass(frozen=True)
@@ -152,9 +149,7 @@ def generate(
     output: OutputOptions,
 ) -> int:
     """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
-    # without a number behind it, -c means to go on
-    size = "" if models.ctx == ModelOptions.ctx else f"; -c {models.ctx} is the size of the context"
-    text = request.text(_one(prompt), size)
+    text = request.text(_one(prompt))
     speculation, content = drafts.speculation, shape.language()
     sampler.sampling()  # refuses impossible numbers before anything is loaded
     if request.going_on and models.model is None:

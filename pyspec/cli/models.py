@@ -251,13 +251,9 @@ def path(name: str | None, as_json: bool) -> None:
 
 @models.command("add", cls=Subcommand, short_help="Give a GGUF file a name.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.argument("more", nargs=-1, metavar="")
 @click.option("--name", help="Its name; if not given, the file name without .gguf.")
-def add_model(file: Path, more: tuple[str, ...], name: str | None) -> None:
+def add_model(file: Path, name: str | None) -> None:
     """Give a GGUF file a name; the file stays where it is."""
-    if more:
-        line = shlex.join(["pyspec", "models", "add", os.fspath(file), "--name", more[0]])
-        raise click.UsageError(f"a name is given by --name: `{line}`")
     added = add(file, name)
     tell(f"{added.name} now names {shlex.quote(os.fspath(added.path))}", err=True)
 

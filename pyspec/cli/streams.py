@@ -24,11 +24,11 @@ _NOTICE_S = 2.0
 """How long to wait silently for stdin if there is a prompt already."""
 
 
-def prompt_text(prompt: str | None, file: Path | None, limit: int, taken: str = "") -> str:
+def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
     """Join the prompt, the file and piped stdin, as far as given, with blank lines between.
 
-    `-` as prompt or file means stdin. taken: what another option took that may have been meant as the prompt. Raises OptionError
-    if there is no prompt, InputEncoding, or InputTooLong above `limit` bytes each.
+    `-` as prompt or file means stdin. Raises OptionError if there is no prompt, InputEncoding, or InputTooLong above `limit` bytes
+    each.
     """
     dashes = (prompt == "-") + (str(file) == "-")
     from_file = file_text(file, limit) if file is not None and str(file) != "-" else None
@@ -40,7 +40,7 @@ def prompt_text(prompt: str | None, file: Path | None, limit: int, taken: str = 
     texts = [part for part in parts if part is not None and part.strip()]
     if not texts:
         raise OptionError(
-            f"there is no prompt{taken}",
+            "there is no prompt",
             'give one: pyspec generate "...", -f FILE, or a pipe to stdin',
         )
     return "\n\n".join([part.rstrip("\n") for part in texts[:-1]] + texts[-1:])

@@ -191,14 +191,6 @@ def test_json_is_for_programs(shop: Shop, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_second_word_to_add_is_taken_for_a_name() -> None:
-    """The message has the line to write; nothing is added."""
-    result = run("add", "a b.gguf", "mine")
-    assert result.exit_code == 2
-    assert "a name is given by --name: `pyspec models add 'a b.gguf' --name mine`" in result.stderr
-
-
-@pytest.mark.usefixtures("shop")
 def test_add_and_remove(tmp_path: Path) -> None:
     """An added file has a name until it is removed; a fetched one is gone then."""
     mine = tmp_path / "mine.gguf"

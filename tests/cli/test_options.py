@@ -190,13 +190,6 @@ def test_a_prompt_without_quotes_is_shown_with_them(capsys: pytest.CaptureFixtur
     assert shlex.quote("what's up there") in said
 
 
-def test_a_number_behind_c_is_said_to_be_no_prompt(capsys: pytest.CaptureFixture[str]) -> None:
-    """It means to go on, or the size of the context where a number follows."""
-    with pytest.raises(SystemExit):
-        main(["generate", "-c", "42"])
-    assert "there is no prompt; -c 42 is the size of the context" in capsys.readouterr().err
-
-
 def test_layers_on_a_build_without_devices_warn(
     monkeypatch: pytest.MonkeyPatch, tiny_target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -357,7 +350,7 @@ def test_an_option_that_is_gone_is_refused_by_what_to_use(
         assert f"there is no option {name}; {GONE[name]}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["-c"], ["-c", "And shorter?"], ["-c", "5", "hi"], ["hi", "-c"]])
+@pytest.mark.parametrize("words", [["-c", "And shorter?"], ["-c", "5", "hi"]])
 def test_the_context_is_no_continuation(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
