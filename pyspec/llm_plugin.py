@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
-from itertools import groupby
+from dataclasses import fields
 from typing import Any, Literal
 
 import llm
+from llm.parts import StreamEvent
 from pydantic import Field, Json, create_model
 
 from pyspec.sampling.options import Noise, SamplerNumbers, numbers
 
-_Event: Any = getattr(getattr(llm, "parts", None), "StreamEvent", None)
-"""llm's type for reasoning; None in an older llm, which shows only text."""
 
 _DEFAULT = "pyspec"
 _ROLES = ("system", "user", "assistant")
@@ -62,7 +60,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
 
     can_stream = True
     supports_schema = True
-    supports_tools = _Event is not None
+    supports_tools = True
     Options = _Options
 
     def __init__(self, model_id: str, name: str | None) -> None:
@@ -73,19 +71,15 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
         return f"pyspec: {self.model_id}"
 
     def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any) -> Iterator[Any]:
-        """Yield the answer, one piece per round or as a whole; usage and what drafts did go into the response.
-
-        Reasoning is yielded separately for an `llm` that shows it, and left out for older ones.
-        """
+        """Yield the answer, one piece per round; usage and what drafts did go into the response."""
         from pyspec.errors import PyspecError  # noqa: PLC0415 - llm loads this module at every start
 
         try:
-            pieces = self._answer(prompt, response, conversation)
-            yield from pieces if stream else _joined(pieces)
+            yield from self._answer(prompt, response)
         except PyspecError as error:
             raise llm.ModelError(str(error)) from error
 
-    def _answer(self, prompt: Any, response: Any, conversation: Any) -> Iterator[Any]:
+    def _answer(self, prompt: Any, response: Any) -> Iterator[Any]:
         from pyspec.cli.options import DraftOptions, SamplerOptions  # noqa: PLC0415
         from pyspec.grammar.schemas import of_schema  # noqa: PLC0415
         from pyspec.llama.generation import stream_text  # noqa: PLC0415
@@ -94,10 +88,11 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
         o = prompt.options
         loaded = _load(self._name, o)
         template = ChatTemplate.of(loaded)
-        tools = [_tool(tool) for tool in getattr(prompt, "tools", None) or ()]
+        tools = [_tool(tool) for tool in prompt.tools]
         functions = {tool["name"]: tool["parameters"] for tool in tools}
         offered = [{"type": "function", "function": tool} for tool in tools]
-        tokens = template.prompt(_turns(prompt, conversation), tools=offered or None)
+        turns = [turn for each in prompt.messages for turn in _of_parts(each.role, each.parts)]
+        tokens = template.prompt(turns, tools=offered or None)
         wanted = of_schema(prompt.schema) if prompt.schema else None
         shape = loaded.speech.shape(tokens, wanted, functions)
         sampler = SamplerOptions(noise=o.sampling, **_named(SamplerOptions, o))
@@ -116,8 +111,8 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
             functions=functions,
         ):
             emitted, reason = emitted + len(piece.tokens), piece.finish_reason
-            if piece.reasoning and _Event is not None:
-                yield _Event(type="reasoning", chunk=piece.reasoning)
+            if piece.reasoning:
+                yield StreamEvent(type="reasoning", chunk=piece.reasoning)
             yield piece.text
             for call in piece.calls:
                 made = llm.ToolCall(call.name, json.loads(call.arguments), call.id)
@@ -135,17 +130,6 @@ def _named(kind: Any, options: Any) -> dict[str, Any]:
 def _tool(tool: Any) -> dict[str, Any]:
     schema = tool.input_schema or {"type": "object", "properties": {}}
     return {"name": tool.name, "description": tool.description or "", "parameters": schema}
-
-
-def _turns(prompt: Any, conversation: Any) -> list[dict[str, Any]]:
-    """Every turn in OpenAI's form, this one last."""
-    messages = getattr(prompt, "messages", None)
-    if messages is not None:
-        return [turn for message in messages for turn in _of_parts(message.role, message.parts)]
-    turns = [("system", prompt.system)] if prompt.system else []
-    for earlier in conversation.responses if conversation else ():
-        turns += [("user", earlier.prompt.prompt), ("assistant", earlier.text())]
-    return [{"role": role, "content": text} for role, text in [*turns, ("user", prompt.prompt)]]
 
 
 def _of_parts(role: str, parts: Any) -> Iterator[dict[str, Any]]:
@@ -168,14 +152,6 @@ def _of_parts(role: str, parts: Any) -> Iterator[dict[str, Any]]:
     text = "".join(getattr(part, "text", "") for part in spoken)
     if role in _ROLES and (text or calls or not kinds.get("ToolResultPart")):
         yield {"role": role, "content": text, **({"tool_calls": calls} if calls else {})}
-
-
-def _joined(pieces: Iterator[Any]) -> Iterator[Any]:
-    """Join an answer's pieces, one for each run of text or reasoning."""
-    for is_text, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
-        found = list(group)
-        texts = "".join(piece if is_text else piece.chunk for piece in found)
-        yield texts if is_text else replace(found[0], chunk=texts)
 
 
 _held: dict[Any, Any] = {}
