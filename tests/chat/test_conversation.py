@@ -44,7 +44,6 @@ def test_why_an_answer_was_cut_is_said(reason: str, most: int, cut: bool, says: 
 
 
 def test_messages_carry_the_generated_tokens() -> None:
-    """An answer goes back into the prompt as the tokens it was generated as."""
     said = Conversation(None, [Exchange("hi", Result(text="ab", tokens=(token("a"), token("b"))))])
     assert said.messages() == [
         {"role": "user", "content": "hi"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,6 @@ def test_only_the_owner_reads_it(saved: Path) -> None:
 
 
 def test_a_failed_write_leaves_the_old_file(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the new file cannot be put in place, the old one is whole and nothing else is left."""
 
     def refuse(*_paths: object) -> None:
         raise OSError(28, "No space left on device")
@@ -67,7 +67,6 @@ def test_a_failed_write_leaves_the_old_file(saved: Path, monkeypatch: pytest.Mon
 
 
 def test_other_files_are_not_replaced(tmp_path: Path) -> None:
-    """A slip of the file name does not cost the user's notes."""
     path = tmp_path / "notes.txt"
     path.write_text("dear diary")
     with pytest.raises(InputError, match="is not a saved chat"):
@@ -76,19 +75,16 @@ def test_other_files_are_not_replaced(tmp_path: Path) -> None:
 
 
 def test_saved_chats_are_replaced(saved: Path) -> None:
-    """Saving again under the same name is the usual thing."""
     files.save(saved, Conversation(), {}, MODEL.target())
     assert files.load(saved).messages == []
 
 
 def test_turns_alternate(saved: Path) -> None:
-    """A file whose turns do not alternate is refused, with the place."""
     with pytest.raises(InputError, match="message 3 is a system turn"):
         files.restore(files.load(edited(saved, {"role": "system"})))
 
 
 def test_an_open_question_is_left_out(saved: Path) -> None:
-    """A last question without answer is not part of the conversation."""
     content = json.loads(saved.read_text())
     del content["messages"][-1]
     saved.write_text(json.dumps(content))
@@ -108,39 +104,29 @@ def test_an_open_question_is_left_out(saved: Path) -> None:
     ],
 )
 def test_what_is_no_saved_chat_is_refused(tmp_path: Path, data: bytes) -> None:
-    """Broken and strange files are one sentence."""
     path = tmp_path / "talk.json"
     path.write_bytes(data)
     with pytest.raises(InputError, match="is not a saved chat"):
         files.load(path)
 
 
-def test_folders_and_devices_are_not_read(tmp_path: Path) -> None:
-    """Nothing hangs on a FIFO or reads a device for ever."""
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    for path in (tmp_path, fifo, Path("/dev/zero")):
-        with pytest.raises(InputError, match="not a regular file"):
-            files.read_text(path)
-
-
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nowhere.*No such file"):
-        files.read_text(tmp_path / "nowhere")
-
-
-def test_texts_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
-    """The place of the first wrong byte is named."""
-    path = tmp_path / "latin"
-    path.write_bytes(b"one\ntw\xe9\n")
-    with pytest.raises(InputEncoding, match="at byte 6, line 2"):
-        files.read_text(path)
-
-
-def test_long_texts_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "long"
-    path.write_bytes(b"x" * (files.MAX_TEXT + 1))
-    with pytest.raises(InputTooLong):
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (Path.mkdir, InputError, "not a regular file"),
+        (os.mkfifo, InputError, "not a regular file"),
+        (lambda _: Path("/dev/zero"), InputError, "not a regular file"),
+        (lambda _: None, InputError, r"text.*No such file"),
+        (lambda path: path.write_bytes(b"one\ntw\xe9\n") and None, InputEncoding, "at byte 6, line 2"),
+        (lambda path: path.write_bytes(b"x" * (files.MAX_TEXT + 1)) and None, InputTooLong, "larger"),
+    ],
+)  # fmt: skip
+def test_texts_that_cannot_be_read_are_refused(
+    tmp_path: Path, make: Callable[[Path], Path | None], error: type[Exception], says: str
+) -> None:
+    """Nothing hangs on a FIFO or reads a device for ever; the place of the first wrong byte is named."""
+    path = make(tmp_path / "text") or tmp_path / "text"
+    with pytest.raises(error, match=says):
         files.read_text(path)
 
 

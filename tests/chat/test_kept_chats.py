@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
 from helpers.fake_chat import QUIET, FakeModel, session, talk
-from rich.console import Console
 
 from pyspec.chat import files
 from pyspec.chat.commands import execute
 from pyspec.chat.settings import FIELDS, USUAL
 from pyspec.errors import InputError
-from pyspec.screen.display import Screen
 
 
 @pytest.fixture
@@ -42,19 +39,6 @@ def test_chats_are_listed_newest_first_with_their_folder(folder: Path) -> None:
     assert str(folder) in where
 
 
-def test_a_chat_stands_on_lines_that_fit(folder: Path) -> None:
-    """On a terminal of 60 columns, the rest of a line below its beginning."""
-    keep("what would a [very] long question look like here?")
-    chat, _ = talk(FakeModel(["x"]), QUIET)
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=60, no_color=True)
-    chat.screen = Screen(console, console)
-    execute(chat, "/chats")
-    first, second, *_ = out.getvalue().splitlines()
-    assert first.endswith("  fake  what would a [very] long question")
-    assert second == "  look like here?"
-
-
 def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder: Path) -> None:
     """As after `pyspec chat --continue`."""
     older, _ = keep("first"), keep("second")
@@ -69,7 +53,6 @@ def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder: Path) -> 
 
 
 def test_saving_names_another_file_for_what_it_is(tmp_path: Path) -> None:
-    """Not as a chat that cannot be read; nobody is asked whether to replace it."""
     path = tmp_path / "notes.txt"
     path.write_text("dear diary")
     chat, _ = talk(FakeModel(["x"]), QUIET)

@@ -65,18 +65,20 @@ def test_entry(text: str, made: TypedText) -> None:
     assert typed(text) == made
 
 
-def test_quoted_commands_are_messages() -> None:
-    """A slash is a command at the very beginning of an unquoted entry only."""
-    assert typed("/help").is_command
-    assert not typed('"""/help"""').is_command
-    assert not typed(" /help").is_command
-
-
-def test_several_lines_are_a_message() -> None:
-    """A pasted text may begin with what looks like a command, and only /system takes several lines."""
-    assert not TypedText("/help\nsecond line").is_command
-    assert TypedText("/help\n").is_command
-    assert TypedText("/system Be brief.\nBe kind.").is_command
+@pytest.mark.parametrize(
+    ("entry", "is_command"),
+    [
+        (typed("/help"), True),
+        (typed('"""/help"""'), False),
+        (typed(" /help"), False),
+        (TypedText("/help\n"), True),
+        (TypedText("/help\nsecond line"), False),
+        (TypedText("/system Be brief.\nBe kind."), True),
+    ],
+)
+def test_what_is_a_command(entry: TypedText, is_command: bool) -> None:
+    """A pasted text may begin with what looks like one, and only /system takes several lines."""
+    assert entry.is_command is is_command
 
 
 def test_lines_of_a_pipe() -> None:
@@ -89,12 +91,10 @@ def test_lines_of_a_pipe() -> None:
 
 
 def test_an_entry_may_end_with_the_pipe() -> None:
-    """What was opened and never closed is taken as it is."""
     assert entries(b'"""one\ntwo') == [TypedText("one\ntwo", literal=True)]
 
 
 def test_nul_and_control_bytes_pass() -> None:
-    """What a user pipes in is the user's text."""
     assert entries(b"a\x00b\x1bc\n") == [TypedText("a\x00b\x1bc")]
 
 
@@ -124,7 +124,6 @@ def test_commands_are_completed() -> None:
 
 
 def test_file_names_are_completed(tmp_path: Path) -> None:
-    """Where a command takes a file, the folder's names are offered."""
     (tmp_path / "notes.txt").touch()
     assert completed(f"/read {tmp_path}/no") == ["tes.txt"]
 
@@ -161,13 +160,11 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeInput]:
 
 
 def test_enter_goes_on_in_an_open_entry(keys: PipeInput) -> None:
-    """Quotes hold the editor open over several lines; the whole is one entry."""
     keys.send_text('"""one\rtwo"""\r')
     assert TerminalReader().read() == TypedText("one\ntwo", literal=True)
 
 
 def test_pasted_lines_are_one_entry(keys: PipeInput) -> None:
-    """Bracketed paste does not send a line at its first newline."""
     keys.send_text("\x1b[200~one\ntwo\x1b[201~\r")
     assert TerminalReader().read() == TypedText("one\ntwo")
 
@@ -179,7 +176,6 @@ def test_a_paste_without_brackets_is_one_entry(keys: PipeInput) -> None:
 
 
 def test_control_c_and_d(keys: PipeInput) -> None:
-    """One gives the line up, the other ends the input."""
     reader = TerminalReader()
     keys.send_text("half a line\x03")
     with pytest.raises(KeyboardInterrupt):
@@ -192,7 +188,6 @@ def test_control_c_and_d(keys: PipeInput) -> None:
 def test_control_g_opens_the_editor(
     keys: PipeInput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line goes to $EDITOR and comes back as it was saved."""
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nprintf " and edited" >> "$1"\n')
     editor.chmod(0o755)

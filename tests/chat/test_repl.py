@@ -75,7 +75,6 @@ Play = Callable[..., tuple[int, str]]
 
 
 def test_ctrl_c_keeps_the_partial_answer(play: Play) -> None:
-    """The answer stops, what was said is part of the conversation, and the next turn goes on from it."""
     model = FakeModel(["abcdef"], cancel_after=3)
     code, text = play(model, ["hi", 3.0, "and?"])
     assert code == 0
@@ -89,7 +88,6 @@ def test_ctrl_c_keeps_the_partial_answer(play: Play) -> None:
 
 
 def test_ctrl_c_before_a_word_takes_the_question_back(play: Play) -> None:
-    """Nothing was said, so nothing was asked."""
     model = FakeModel(["abc"], finish="cancelled")
     model.answers = [""]
     code, text = play(model, ["hi", "new"])
@@ -124,7 +122,6 @@ def test_scripts_end_with_the_first_ctrl_c(play: Play) -> None:
 
 
 def test_a_cancelled_regen_keeps_the_old_answer() -> None:
-    """Nothing came, so nothing is replaced."""
     model = FakeModel(["one"])
     chat, _ = talk(model, QUIET)
     chat.send("hi")

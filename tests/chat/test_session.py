@@ -33,7 +33,6 @@ def test_two_turns() -> None:
 
 
 def test_stats_are_hidden() -> None:
-    """`/set stats off` leaves the answers alone."""
     code, text = session(FakeModel(["one"]), "/set stats off\nhi\n", ChatSettings())
     assert (code, text) == (0, "stats is off\none\n")
 
@@ -54,7 +53,6 @@ def test_leaving(word: str) -> None:
 
 
 def test_regen_and_undo() -> None:
-    """`/regen` asks the same again with another seed; `/undo` takes question and answer back."""
     model = FakeModel(["one", "two", "three"])
     settings = ChatSettings(stats="off", seed=7)
     code, text = session(model, "hi\n/regen\n/undo\n/undo\nnew\n", settings)
@@ -68,7 +66,6 @@ def test_regen_and_undo() -> None:
 
 
 def test_regen_of_greedy_answers_says_so() -> None:
-    """At temperature 0 nothing else can come, and the user hears it."""
     settings = ChatSettings(stats="off", temp=0.0)
     _, text = session(FakeModel(["one"]), "hi\n/regen\n", settings)
     assert text == (
@@ -77,7 +74,6 @@ def test_regen_of_greedy_answers_says_so() -> None:
 
 
 def test_save_and_load(tmp_path: Path) -> None:
-    """A loaded conversation goes on as if it had not been left, settings included."""
     path = tmp_path / "talk.json"
     first = FakeModel(["one", "two"])
     session(first, f"/system be kind\n/set top_k 7\nhi\n/save {path}\nand?\n")
@@ -89,7 +85,6 @@ def test_save_and_load(tmp_path: Path) -> None:
 
 
 def test_load_of_another_model_warns(tmp_path: Path) -> None:
-    """Another model's conversation is loaded as text, with a warning."""
     path = tmp_path / "talk.json"
     session(FakeModel(["one"]), f"hi\n/save {path}\n")
     other = FakeModel(["two"], name="other")
@@ -143,7 +138,6 @@ def test_verify_changes_the_rule() -> None:
 
 
 def test_draft_is_changed_and_kept_on_errors() -> None:
-    """A draft that does not fit is one sentence, and the former one goes on."""
     model = FakeModel(["one"])
     _, text = session(model, "/draft none\n/draft alien\n/companion tiny\n/draft\n")
     assert text == (
@@ -155,7 +149,6 @@ def test_draft_is_changed_and_kept_on_errors() -> None:
 
 
 def test_system_text() -> None:
-    """The system prompt is set, shown, kept by /clear and removed by a dash."""
     model = FakeModel(["one"])
     _, text = session(model, "/system\n/system be kind\n/clear\n/system\nhi\n/system -\n/system\n")
     assert text == (
@@ -182,7 +175,6 @@ def test_multi_line_messages() -> None:
 
 
 def test_full_context_says_what_to_do() -> None:
-    """Without trimming, a question that does not fit is refused before any answer, and forgotten."""
     model = FakeModel(["one"], n_ctx=40)
     code, text = session(model, f"/set trim off\n{'long ' * 20}\nhi\n")
     assert text == (
@@ -195,7 +187,6 @@ def test_full_context_says_what_to_do() -> None:
 
 
 def test_trimming_drops_the_oldest_turns() -> None:
-    """With trimming, whole turns go and the system turn stays."""
     model = FakeModel(["x" * 20], n_ctx=100)
     _, text = session(model, "/system kind\n111\n222\n333\n444\n")
     assert "the context was full; dropped the 2 oldest exchanges\n" in text
@@ -204,7 +195,6 @@ def test_trimming_drops_the_oldest_turns() -> None:
 
 
 def test_context_full_in_an_answer_keeps_it() -> None:
-    """What was said until the context was full is kept and the user told what to do."""
     model = FakeModel(["one"], finish="context")
     _, text = session(model, "hi\n")
     assert text.startswith(
@@ -213,7 +203,6 @@ def test_context_full_in_an_answer_keeps_it() -> None:
 
 
 def test_an_error_keeps_the_partial_answer() -> None:
-    """An error ends the answer, not the session; its text is kept."""
     model = FakeModel(["abcdef"], fail_after=3, failure=NumericError("a logit is not finite"))
     chat, text = talk(model, ChatSettings(stats="off"))
     chat.send("hi")
@@ -259,7 +248,6 @@ def test_a_chat_is_kept_without_being_asked(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
-    """It is said once, and the chat goes on."""
     chat, text = talk(FakeModel(["one"]), QUIET)
     chat.log = tmp_path / "nowhere" / "log.json"
     chat.send("hi")
@@ -268,7 +256,6 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
 
 
 def test_sigterm_in_an_answer_keeps_it_and_leaves() -> None:
-    """What was said is kept, and the program ends with 143."""
     model = FakeModel(["abcdef"], cancel_after=3)
     chat, _ = talk(model, QUIET, guard=lambda _cancel: nullcontext([15]))
     chat.send("hi")

@@ -99,7 +99,6 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
 
 
 def test_margin_is_kept_while_strict() -> None:
-    """Going strict and back does not lose theta and gap."""
     settings = changed(changed(ChatSettings(), "theta", "0.8"), "verify", "strict")
     assert changed(settings, "verify", "margin").rule == Margin(theta=0.8)
 

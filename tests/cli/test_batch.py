@@ -63,7 +63,6 @@ def lines(path):
 
 
 def test_answers_go_to_the_file_and_all_else_to_stderr(pyspec, prompts, tmp_path):
-    """Nothing on stdout, the summary is on stderr, one line a prompt in the file, exit status 0."""
     done = pyspec(prompts, "-o", "out.jsonl", "-n", "8")
     assert (done.returncode, done.stdout) == (0, "")
     assert "4 answered" in done.stderr
@@ -73,14 +72,12 @@ def test_answers_go_to_the_file_and_all_else_to_stderr(pyspec, prompts, tmp_path
 
 
 def test_summary_as_json(pyspec, prompts):
-    """--json puts the summary, and nothing else, on stdout."""
     done = pyspec(prompts, "-o", "out.jsonl", "-n", "8", "--json", "--parallel", "2")
     facts = json.loads(done.stdout)
     assert (facts["done"], facts["failed"], facts["tokens"], facts["parallel"]) == (4, 0, 32, 2)
 
 
 def test_failed_records_end_with_3(pyspec, tmp_path):
-    """Bad JSON, bad UTF-8, a prompt too long: the rest is answered, and the status says that something failed."""
     long = json.dumps({"prompt": "x" * 400})
     (tmp_path / "in.jsonl").write_bytes(
         b'{"prompt": "abc"}\n{bad\n{"prompt": "\xff"}\n' + long.encode() + b'\n{"prompt": "b"}'
@@ -94,7 +91,6 @@ def test_failed_records_end_with_3(pyspec, tmp_path):
 
 
 def test_a_table_comes_out_as_a_table(pyspec, tmp_path):
-    """CSV in, CSV out, the other columns kept."""
     (tmp_path / "in.csv").write_text("id,question\n1,abc\n2,hello\n")
     done = pyspec("in.csv", "--column", "question", "-o", "out.csv", "-n", "4")
     assert done.returncode == 0, done.stderr
@@ -116,7 +112,6 @@ def test_the_first_failures_are_named(pyspec, tmp_path):
 
 
 def test_an_empty_input_has_failed(pyspec, tmp_path):
-    """A line on stderr and one in the output."""
     (tmp_path / "in.txt").write_text("\n")
     done = pyspec("in.txt", "-o", "out.jsonl")
     assert done.returncode == 3
@@ -159,7 +154,6 @@ def test_the_second_run_counts_failures_once(pyspec, tmp_path):
 )
 @pytest.mark.usefixtures("prompts")
 def test_expected_errors_are_one_sentence(pyspec, tmp_path, arguments, status, says):
-    """No traceback, the right status, nothing on stdout."""
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     done = pyspec(*arguments)
     assert (done.returncode, done.stdout) == (status, "")
@@ -168,7 +162,6 @@ def test_expected_errors_are_one_sentence(pyspec, tmp_path, arguments, status, s
 
 
 def test_other_options_are_refused_on_resume(pyspec, prompts, tmp_path):
-    """A journal of other options is named with what differs; status 1."""
     journal = tmp_path / "out.jsonl.journal"
     pyspec(prompts, "-o", "out/", "-n", "4")
     (tmp_path / "out" / "pyspec-batch.journal").rename(journal)
@@ -259,7 +252,6 @@ def test_signal_keeps_what_is_done(
 
 
 def test_second_process_is_refused(pyspec, many, halted):
-    """Two runs into one output: the second is told so, the first is not disturbed."""
     first = halted()
     second = pyspec(*many, "-o", "out.jsonl")
     first.send(signal.SIGCONT)
@@ -286,7 +278,6 @@ def test_disk_full_ends_with_a_sentence(pyspec, many, undisturbed, tmp_path):
 def test_what_lies_where_is_said_once(
     monkeypatch: pytest.MonkeyPatch, tiny_target: Path, prompts: str, tmp_path: Path
 ) -> None:
-    """When contexts are made, on stderr."""
     line = "3 of 3 layers of target on CARD0 (1.0 GB left)"
     monkeypatch.setattr(Batch, "placed", property(lambda _: line))
     words = ["-m", str(tiny_target), *PLAIN, "-n", "4", str(tmp_path / prompts)]

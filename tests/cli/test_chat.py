@@ -124,7 +124,6 @@ def tiny_terminal(open_terminal: Callable[..., Terminal], tiny_ascii: Path) -> T
 
 
 def test_a_conversation(terminal: Terminal) -> None:
-    """Two turns, and Ctrl-D."""
     first, prompt, kept = counts(terminal.say("What is the capital of France?"))
     assert (first, kept) == (8, 0)
     _, longer, kept = counts(terminal.say("And of Italy?"))
@@ -139,7 +138,6 @@ def test_a_conversation(terminal: Terminal) -> None:
 
 
 def test_an_answer_is_stopped(open_terminal: Callable[..., Terminal], smollm2: str) -> None:
-    """Ctrl-C, and a further turn."""
     terminal = open_terminal(smollm2, "-n", "900", **halting(Engine.accept, 20))
     terminal.type("Tell a very long story of Spain.")
     (chat,) = psutil.Process(terminal.child.pid).children()
@@ -156,7 +154,6 @@ def test_an_answer_is_stopped(open_terminal: Callable[..., Terminal], smollm2: s
 
 
 def test_a_conversation_is_changed(terminal: Terminal, tmp_path: Path) -> None:
-    """/regen, /undo, /save, /clear, /load."""
     path = tmp_path / "talk.json"
     terminal.say("Hi.")
     terminal.say("Thank you.")
@@ -196,7 +193,6 @@ def test_ctrl_c_twice(tiny_terminal: Terminal) -> None:
 
 
 def test_sigterm(tiny_terminal: Terminal) -> None:
-    """Told to end at the prompt, it ends with 143 and leaves the terminal as it was."""
     os.killpg(tiny_terminal.child.pid, signal.SIGTERM)
     tiny_terminal.child.expect_exact("\x1b[?2004l")  # bracketed paste is switched off
     code, state = tiny_terminal.left()
@@ -223,7 +219,6 @@ def test_as_a_filter(smollm2: str) -> None:
 
 
 def test_stdin_that_is_not_utf8(smollm2: str) -> None:
-    """One sentence with the line, and the code of a usage error."""
     done = filtered(smollm2, b"/set stats off\nt\xe9\n")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("pyspec: line 2 of stdin is not UTF-8")
@@ -238,7 +233,6 @@ def test_control_tokens_in_a_message_are_text(smollm2: str) -> None:
 
 
 def test_a_name_of_nothing_loads_nothing(tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A typing error costs no second load of the model that is there."""
     loaded: list[Any] = []
     monkeypatch.setattr(module, "open_model", lambda *how: loaded.append(how) or open_model(*how))
     done = filtered(str(tiny_ascii), b"/model tpyo\n/draft tpyo\n/draft none\n")
@@ -268,29 +262,14 @@ def test_a_terminal_without_a_screen_is_told_what_is_waited_for(
 
 
 def test_chats_are_kept_and_go_on(smollm2: str, tmp_path: Path) -> None:
-    """A chat is in the log without being saved; --continue goes on with it, here and in generate."""
     chat = partial(run, *words(smollm2, "-n", "4"), PYSPEC_CHATS=str(tmp_path))
     first = chat(stdin=b"Say one.")
     assert first.returncode == 0, first.stderr
     (path,) = tmp_path.iterdir()
     again = chat("--continue", stdin=b"Say two.")
     assert ">>> Say one." in again.stderr
-    more = [
-        "generate",
-        "-m",
-        smollm2,
-        "-t",
-        "1",
-        "-n",
-        "4",
-        "-c",
-        "512",
-        "--temp",
-        "0",
-        "--continue",
-        "Say three.",
-    ]
-    done = run(*more, PYSPEC_CHATS=str(tmp_path))
+    common = "-t 1 -n 4 -c 512 --temp 0 --continue".split()
+    done = run("generate", "-m", smollm2, *common, "Say three.", PYSPEC_CHATS=str(tmp_path))
     assert done.returncode == 0, done.stderr
     talk = [m["content"] for m in json.loads(path.read_text())["messages"]]
     assert talk[::2] == ["Say one.", "Say two.", "Say three."]

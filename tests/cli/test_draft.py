@@ -48,7 +48,6 @@ def run(*arguments: str) -> Result:
 
 @pytest.mark.usefixtures("pair")
 def test_the_draft_and_the_command() -> None:
-    """The table has the draft with its share, the last line what to run."""
     result = run("target")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1].split()[0] == "small"
@@ -58,9 +57,8 @@ def test_the_draft_and_the_command() -> None:
     ]
 
 
-def test_the_command_works_as_it_stands(
-    pair: tuple[Path, Path],
-) -> None:
+@pytest.mark.usefixtures("pair")
+def test_the_command_works_as_it_stands() -> None:
     """Every word of it is taken by the command that it names, as is `-m` of this one."""
     last = run("-m", "target").stdout.splitlines()[-1]
     words = shlex.split(last.removeprefix("use: "))
@@ -69,11 +67,9 @@ def test_the_command_works_as_it_stands(
     assert result.returncode == 0, result.stderr
 
 
-def test_a_draft_to_fetch_is_one_command(
-    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where none is here; and a model that answers without it says so once."""
-    pair[1].unlink()
+@pytest.fixture
+def fetchable(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> FamilyDraft:
+    """A small draft that is known for the target and not here."""
     facts = facts_of(pair[0])
     assert facts is not None
     assert facts.vocabulary is not None
@@ -81,23 +77,19 @@ def test_a_draft_to_fetch_is_one_command(
     family = Family("Tiny", ("llama",), (facts.n_vocab,), (draft,), {}, (facts.vocabulary.upto,))
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))
     monkeypatch.setattr("pyspec.hub.drafts.load_manifest", lambda: manifest)
-    last = run("target").stdout.splitlines()[-1]
-    assert last == "use: pyspec models pull owner/small-GGUF:Q8_0"
+    return draft
+
+
+@pytest.mark.usefixtures("fetchable")
+def test_a_draft_to_fetch_is_one_command(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where none is here; and a model that answers without it says so once."""
+    pair[1].unlink()
+    assert run("target").stdout.splitlines()[-1] == "use: pyspec models pull owner/small-GGUF:Q8_0"
     monkeypatch.setattr("pyspec.hub.drafts.LARGE", 0)
     assert "`pyspec models pull owner/small-GGUF:Q8_0`" in suggestion(pair[0])
     assert suggestion(pair[0]) == ""
-
-
-@pytest.fixture
-def fetchable(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> FamilyDraft:
-    """A small draft that is known for the target and not here."""
-    facts = facts_of(pair[0])
-    assert facts is not None
-    draft = FamilyDraft("owner/small-GGUF:Q8_0", 1000, "MIT")
-    family = Family("Tiny", ("llama",), (facts.n_vocab,), (draft,))
-    manifest = msgspec.structs.replace(load_manifest(), family=(family,))
-    monkeypatch.setattr("pyspec.hub.drafts.load_manifest", lambda: manifest)
-    return draft
 
 
 def test_a_large_one_is_not_used_unmeasured(pair: tuple[Path, Path]) -> None:
@@ -177,7 +169,6 @@ def test_shipped_drafts_come_first_and_once(smollm2: str) -> None:
 
 @pytest.mark.usefixtures("pair")
 def test_no_draft_is_said() -> None:
-    """Lookup needs no model."""
     result = run("small")
     assert "no draft is known for this model" in result.stdout
     assert result.stdout.splitlines()[-1] == "use: pyspec chat -m small"

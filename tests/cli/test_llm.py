@@ -46,24 +46,10 @@ def llm(home: Path, *arguments: str) -> Done:
     return done
 
 
-GREEDY = (
-    "-o",
-    "temperature",
-    "0",
-    "-o",
-    "max_tokens",
-    "16",
-    "-o",
-    "threads",
-    "1",
-    "-o",
-    "draft",
-    "lookup",
-)
+GREEDY = tuple("-o temperature 0 -o max_tokens 16 -o threads 1 -o draft lookup".split())
 
 
 def test_models_and_options_are_listed(home: Path) -> None:
-    """`llm models` has the default target and the models that are here, with our options."""
     listed = llm(home, "models", "--options", "-q", "pyspec").stdout
     assert "pyspec: pyspec\n" in listed
     assert "pyspec: pyspec/smollm2-135m-instruct" in listed
@@ -106,7 +92,6 @@ def test_samplers_and_noise_are_options(home: Path, smollm2: str) -> None:
 
 
 def test_a_schema_is_followed(home: Path, smollm2: str) -> None:
-    """`--schema` gives JSON that is valid by it."""
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
     done = llm(home, "-m", "pyspec", "A dog.", "--schema", json.dumps(schema), "-o", "temperature", "0", "-o", "threads", "1",
                "-o", "max_tokens", "60")  # fmt: skip

@@ -116,7 +116,6 @@ def test_what_an_error_of_the_system_is_about(error: OSError, said: str) -> None
 
 @pytest.mark.parametrize("words", [["generate"], ["models", "pull"], []])
 def test_help_is_a_command_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """`pyspec help COMMAND` prints what `pyspec COMMAND --help` prints."""
     said = []
     for line in (["help", *words], [*words, "--help"]):
         with pytest.raises(SystemExit) as left:
@@ -127,7 +126,6 @@ def test_help_is_a_command_too(words: list[str], capsys: pytest.CaptureFixture[s
 
 
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """One object, with a list of devices even where there are none."""
     with pytest.raises(SystemExit):
         main(["info", "--json"])
     found = json.loads(capsys.readouterr().out)

@@ -41,7 +41,6 @@ def run(*arguments: str) -> Result:
 
 @pytest.mark.usefixtures("shop")
 def test_path_prints_the_path_alone(tmp_path: Path) -> None:
-    """Stdout has the path and nothing else; the progress is on stderr."""
     result = run("path")
     assert result.stdout == f"{tmp_path}/cache/models/toy.gguf\n"
     assert "fetching toy" in result.stderr
@@ -49,13 +48,11 @@ def test_path_prints_the_path_alone(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_path_of_what_is_there_is_silent() -> None:
-    """Once fetched, stderr stays empty."""
     run("path")
     assert run("path", "toy").stderr == ""
 
 
 def test_list_says_what_is_here(shop: Shop) -> None:
-    """Each model is one line that says whether it is on this machine."""
     shop.add("small", b"x", SHIPPED, role="draft", for_target=["toy"])
     before = run("list").stdout.splitlines()
     run("path")
@@ -74,7 +71,6 @@ def test_models_alone_lists_them() -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_pull_as_converts_and_says_so(tmp_path: Path) -> None:
-    """The converted file's path is on stdout, what was done on stderr and in list and info."""
     result = run("pull", "toy", "--as", "q8_0")
     assert result.stdout == f"{tmp_path}/cache/models/toy-q8_0.gguf\n"
     assert "requantised from toy.gguf to q8_0" in result.stderr
@@ -100,7 +96,6 @@ def test_the_original_can_be_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_pull_of_an_unknown_type_is_a_usage_error() -> None:
-    """A type that cannot be made is refused with the list, exit status 2."""
     result = run("pull", "toy", "--as", "q9")
     assert result.exit_code == 2
     assert "q8_0" in result.stderr
@@ -109,7 +104,6 @@ def test_pull_of_an_unknown_type_is_a_usage_error() -> None:
 @pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("command", ["path", "pull", "info"])
 def test_unknown_name_is_one_sentence(command: str) -> None:
-    """A misspelt name ends with status 1, one line with a near name, and no traceback."""
     result = run(command, "toi")
     assert result.exit_code == 1
     assert result.stdout == ""
@@ -120,7 +114,6 @@ def test_unknown_name_is_one_sentence(command: str) -> None:
 @pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "noise", "cut"])
 def test_bad_file_is_one_sentence(kind: str, tmp_path: Path) -> None:
-    """Files that are no models end with status 1 and one line that names the path."""
     path = tmp_path / "bad.gguf"
     good = tiny_llama().build()
     if kind == "folder":
@@ -134,7 +127,6 @@ def test_bad_file_is_one_sentence(kind: str, tmp_path: Path) -> None:
 
 
 def test_failed_fetch_is_one_sentence(shop: Shop) -> None:
-    """When the source fails, path prints nothing on stdout and ends with status 1."""
     shop.pip.wheels["toy==1"] = {}
     result = run("path")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -142,14 +134,12 @@ def test_failed_fetch_is_one_sentence(shop: Shop) -> None:
 
 
 def test_info_before_the_fetch_says_how_to_get_it(shop: Shop) -> None:
-    """A known model that is not here is described from the manifest, without fetching it."""
     result = run("info", "toy")
     assert "fetch it with `pyspec models pull toy`" in result.stdout
     assert shop.pip.calls == []
 
 
 def test_info_shows_the_file(shop: Shop) -> None:
-    """Metadata, types, vocabulary and hash of a file are shown."""
     run("path")
     out = run("info", "toy").stdout
     for fact in ("263 tokens", "11 F32", shop.entry().sha256, "llama.block_count = 1", "MIT"):
@@ -174,13 +164,11 @@ def test_hostile_template_is_printed_escaped_and_short(tmp_path: Path) -> None:
 
 
 def test_wheel_sources_are_named(shop: Shop) -> None:
-    """`info` names the wheel that a model comes from."""
     shop.add("second", b"x", WHEEL)
     assert "toy==1" in run("info", "second").stdout
 
 
 def test_json_is_for_programs(shop: Shop, tmp_path: Path) -> None:
-    """list, path, pull and info print JSON that can be read back."""
     before = json.loads(run("list", "--json").stdout)
     assert [(row["name"], row["here"], row["default"]) for row in before] == [("toy", False, True)]
     path = json.loads(run("path", "--json").stdout)
@@ -192,7 +180,6 @@ def test_json_is_for_programs(shop: Shop, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_add_and_remove(tmp_path: Path) -> None:
-    """An added file has a name until it is removed; a fetched one is gone then."""
     mine = tmp_path / "mine.gguf"
     mine.write_bytes(tiny_llama().build())
     assert run("add", str(mine)).exit_code == 0
@@ -243,7 +230,6 @@ def test_nothing_is_printed_past_the_one_function_for_it() -> None:
 
 
 def test_names_steer_no_terminal(shop: Shop, tmp_path: Path) -> None:
-    """Of a file, of its architecture: on stderr and in a table on stdout."""
     path = tmp_path / "a\x1b]0;title\x07b\u202ec.gguf"
     model = tiny_llama()
     model.kv["general.architecture"] = (STR, "x\x1b[2Jy")

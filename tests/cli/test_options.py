@@ -97,10 +97,11 @@ def test_words_of_llama_cpp_and_llm(words: list[str], name: str, value: object) 
     ],
 )  # fmt: skip
 def test_engine_options_become_arguments(words: list[str], wanted: dict[str, object]) -> None:
-    """By llama.cpp's names, as llama-cpp-python takes them; what is not given is left to it."""
+    """By llama.cpp's names; what is not given is left to llama-cpp-python. What is measured runs as it will."""
     own = {each.name for each in fields(EngineOptions)}
     given = {name: value for name, value in parsed(*words).items() if name in own}
     assert EngineOptions(**given).arguments == wanted
+    assert own <= {each.name for each in measure.params}
 
 
 @pytest.mark.parametrize("command", [chat, batch, serve])
@@ -117,13 +118,6 @@ def test_every_door_has_the_options_of_llama_cpp(command: click.Command) -> None
         }
 
     assert words(command) >= words(generate) - {"--json"}
-
-
-@pytest.mark.parametrize("command", [measure])
-def test_measurements_have_the_engine_of_answers(command: click.Command) -> None:
-    """What is to be measured can be run as it will be: its shares of devices, its types of cells."""
-    engine = {each.name for each in fields(EngineOptions)}
-    assert engine <= {each.name for each in command.params}
 
 
 def help_of(command: click.Command, width: int = 100) -> str:
@@ -203,7 +197,6 @@ def test_layers_on_a_build_without_devices_warn(
 
 
 def test_the_environment_is_explained_once() -> None:
-    """By `pyspec --help`."""
     for part in ("Environment:", "OLLAMA_MODELS", "NO_COLOR"):
         assert part in help_of(cli)
         assert part not in help_of(generate)

@@ -69,7 +69,6 @@ def test_what_is_given_is_joined(
 
 
 def test_nothing_is_no_prompt(piped) -> None:
-    """An empty pipe alone is refused with how to give a prompt."""
     piped(b"\n")
     with pytest.raises(OptionError, match="pyspec generate"):
         prompt_text(None, None, 1000)
@@ -102,7 +101,6 @@ BAD = "\udcff"
     ],
 )  # fmt: skip
 def test_words_that_are_not_utf8(tiny_ascii: Path, words: list[str]) -> None:
-    """A sentence that shows them escaped, and a failure."""
     model = options(tiny_ascii) if words[0] in ("generate", "chat") and "-m" not in words else []
     code, stdout, stderr = run(*words, *model)
     assert code in (1, 2)
@@ -119,7 +117,6 @@ def test_words_that_are_not_utf8_in_a_shell(tiny_ascii: Path) -> None:
 
 @full_device
 def test_an_answer_on_a_full_disk(tiny_ascii: Path) -> None:
-    """One sentence and a failure, and nothing from Python at its exit."""
     done = shell("$P generate x $M >/dev/full", tiny_ascii)
     assert done.returncode == 1
     assert done.stderr.decode().splitlines()[-1].startswith("pyspec: cannot write to stdout: ")

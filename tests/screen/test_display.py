@@ -54,7 +54,6 @@ def test_safe_drops_what_drives_a_terminal(hostile: str) -> None:
 
 @given(st.text())
 def test_safe_text_has_no_control_characters(text: str) -> None:
-    """Whatever comes, no control, format or surrogate character but newline, tab and joiners."""
     left = set(safe(text)) - set("\n\t\u200c\u200d")
     assert not {unicodedata.category(char) for char in left} & {"Cc", "Cf", "Cs"}
 
@@ -63,12 +62,10 @@ def test_safe_text_has_no_control_characters(text: str) -> None:
     "text", ["tab\tand\nnewline", "\u0645\u06cc\u200c\u062e", "👩\u200d🔬", "naïve 中文"]
 )
 def test_safe_keeps_text(text: str) -> None:
-    """Languages and emoji stay whole."""
     assert safe(text) == text
 
 
 def test_answers_cannot_drive_the_terminal() -> None:
-    """Neither answers, nor what commands say, nor notes write an escape."""
     shown, text = screen()
     with shown.replying() as write:
         write("", "a\x1b]0;x\x07")
@@ -77,15 +74,7 @@ def test_answers_cannot_drive_the_terminal() -> None:
     assert text.getvalue() == "a]0;x\n[31mred\n[31mred\n[31mred\n"
 
 
-def test_markup_of_models_is_text() -> None:
-    """Square brackets in a name or an answer are no markup."""
-    shown, text = screen()
-    shown.note("[bold]x[/bold]")
-    assert text.getvalue() == "[bold]x[/bold]\n"
-
-
 def test_answers_end_their_line_once() -> None:
-    """A newline is added where the answer has none at its end."""
     shown, text = screen()
     for answer in ("one", "two\n", ""):
         with shown.replying() as write:
@@ -159,7 +148,6 @@ def test_stats_line() -> None:
     ],
 )
 def test_one_plain_sentence(change: dict[str, object], says: str) -> None:
-    """What drafts did for an answer; no factor where none is known."""
     assert speed_sentence({**BLOCK, **change}, 30.0) == says
 
 
