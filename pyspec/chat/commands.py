@@ -156,7 +156,8 @@ def _load(chat: Chat, argument: str, called: str = "") -> None:
     conversation = files.restore(saved)
     chat.settings, refused = apply(chat.settings, saved.settings)
     usual = values(ChatSettings())
-    chat.set_by_user |= {name for name, value in saved.settings.items() if usual.get(name) != value}
+    named = {own_name(name): value for name, value in saved.settings.items()}
+    chat.set_by_user |= {name for name, value in named.items() if usual.get(name) != value}
     chat.conversation, chat.pending = conversation, ""
     chat.file = path
     for sentence in refused:

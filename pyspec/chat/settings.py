@@ -15,7 +15,6 @@ from pyspec.draft.lengths import parse_length
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import MAX_DRAFT, check_breakers
 from pyspec.sampling.options import DRY_BREAKERS, NOISES, Noise, SamplerNumbers, Sampling, numbers
-from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import Margin, Strict, Verification
 
 SILENT, BRIEF, FULL = "off", "brief", "on"
@@ -84,13 +83,14 @@ def _setting(default: Any, kind: Kind, none: str = "") -> Any:
     return field(default=default, metadata={"kind": kind, "none": none})
 
 
-_OTHER_NAMES = {"temperature": "temp"}
+_OTHER_NAMES = {"temp": "temperature"}
+"""Settings by the names of their options, which earlier chats have, too."""
 
 
 def number_settings(kind: type[SamplerNumbers] = SamplerNumbers) -> list[tuple[str, Any, Any]]:
     """Return a field for each number of sampling."""
     return [
-        (_OTHER_NAMES.get(each.name, each.name), each.kind,
+        (each.name, each.kind,
          _setting(each.default, _number(each.kind, *each.usual)))
         for each in numbers(kind) if each.offered
     ]  # fmt: skip
@@ -140,7 +140,7 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     def sampling(self, seed: int) -> Sampling:
         known = {each.name for each in fields(Sampling)} & FIELDS.keys()
         own = {name: getattr(self, name) for name in known}
-        own |= {"temperature": self.temp, "seed": seed, "unseeded": self.seed is None}
+        own |= {"seed": seed, "unseeded": self.seed is None}
         return Sampling(**own)
 
 
@@ -149,15 +149,10 @@ FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}
 
 
 USUAL = (
-    "temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "max_tokens", "verify", "draft_max", "trim", "reasoning",
+    "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "max_tokens", "verify", "draft_max", "trim", "reasoning",
     "reasoning_budget", "stats", "wrap", "tokens",
 )  # fmt: skip
 """Settings that `/set` shows; `/set all` shows every one."""
-
-
-def suggested_settings(suggested: SuggestedSampling) -> dict[str, Any]:
-    """Return what a model suggests, by the names of settings."""
-    return {_OTHER_NAMES.get(name, name): value for name, value in suggested.values.items()}
 
 
 def unknown(name: str) -> OptionError:
@@ -180,6 +175,7 @@ def range_of(name: str) -> str:
 
 def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
     """Return `settings` with one value set from text. Raises OptionError, which names the setting."""
+    name = own_name(name)
     if name not in FIELDS:
         raise unknown(name)
     known = FIELDS[name]

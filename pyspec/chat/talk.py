@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
 from pyspec.chat import HIDE, UNASKED, files
 from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import FULL_HINT, Conversation, Exchange, fit, unended, why_cut
-from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, suggested_settings, values
+from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, values
 from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.errors import InputError, PyspecError
 from pyspec.sampling.options import chance_seed
@@ -56,23 +56,15 @@ class Chat:
     confirm: Callable[[str], bool] | None = None  # asks the user; None if no user is present
     kept: bool = False  # whether the log was written
     set_by_user: set[str] = field(default_factory=set)  # no model's suggestions change these
-    _suggested: dict[str, Any] = field(default_factory=dict)
+    _suggested: AbstractSet[str] = frozenset()
 
     def suggest(self) -> None:
         """Sample as the model suggests, except where the user has set something else; the former model's suggestions end."""
         found = self.model.suggested
-        new = {
-            name: value
-            for name, value in suggested_settings(found).items()
-            if name not in self.set_by_user
-        }
-        old = {
-            name: getattr(ChatSettings, name) for name in self._suggested.keys() - self.set_by_user
-        }
-        self.settings, self._suggested = replace(self.settings, **{**old, **new}), new
-        if sentence := found.sentence(
-            {"temperature" if n == "temp" else n for n in self.set_by_user}
-        ):
+        new = {name: v for name, v in found.values.items() if name not in self.set_by_user}
+        old = {name: getattr(ChatSettings, name) for name in self._suggested - self.set_by_user}
+        self.settings, self._suggested = replace(self.settings, **{**old, **new}), new.keys()
+        if sentence := found.sentence(self.set_by_user):
             self.screen.note(sentence)
 
     def fail(self, error: PyspecError) -> None:
@@ -101,7 +93,7 @@ class Chat:
     def regen(self) -> None:
         """Answer the last question again with another seed. If no answer comes, keep the old one."""
         self._answered("nothing was answered yet")
-        if self.settings.temp == 0:
+        if self.settings.temperature == 0:
             self.screen.note(
                 "temperature is 0, so the answer stays the same; /set temp 0.8 varies it"
             )

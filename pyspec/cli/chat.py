@@ -65,7 +65,6 @@ class TalkOptions(KeptOptions, DialogueOptions):
         initial = {**sampler.filled(), **vars(drafts), "trim": self.trim}
         initial["dry_sequence_breakers"] = sampling.dry_sequence_breakers
         initial |= {"reasoning": shown.reasoning, "reasoning_budget": shown.reasoning_budget}
-        initial["temp"] = initial.pop("temperature")
         initial["seed"] = None if sampler.seed is None else sampler.seed & 0xFFFFFFFF
         initial["max_tokens"] = None if self.max_tokens == -1 else self.max_tokens
         return ChatSettings(**initial, stats={None: BRIEF, True: FULL, False: SILENT}[shown.stats])
@@ -99,7 +98,7 @@ def chat(
     )
     talk = Chat(model, screen_of(shown.color), interruptible, settings)
     talk.conversation = Conversation(options.system)
-    talk.set_by_user |= {"temp" if name == "temperature" else name for name in sampler.given}
+    talk.set_by_user |= sampler.given
     if on_terminal:
         editor = TerminalReader(keeps=options.history)
         talk.confirm, entries = editor.confirm, iter(editor.read, None)

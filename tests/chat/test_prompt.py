@@ -118,7 +118,7 @@ def test_commands_are_completed() -> None:
     """Names after the slash, words after the name; a message is left alone."""
     assert completed("/re") == ["regen", "read"]
     assert completed("/set sta") == ["stats"]
-    assert completed("/set te") == ["temp"]
+    assert completed("/set te") == ["temperature"]
     assert completed("re") == []
     assert completed("/nothing x") == []
 

@@ -66,7 +66,7 @@ def test_regen_and_undo() -> None:
 
 
 def test_regen_of_greedy_answers_says_so() -> None:
-    settings = ChatSettings(stats="off", temp=0.0)
+    settings = ChatSettings(stats="off", temperature=0.0)
     _, text = session(FakeModel(["one"]), "hi\n/regen\n", settings)
     assert text == (
         "one\ntemperature is 0, so the answer stays the same; /set temp 0.8 varies it\none\n"
@@ -106,16 +106,16 @@ def test_unknown_commands_are_named() -> None:
         "there is no command /verify (/set verify margin or strict; /help lists them)",
         "verify: lax is not one of strict, margin",
         "it is not `all` (/forget alone deletes this chat)",
-        "temp is 0.8 (a number from 0 to 100)",
+        "temperature is 0.8 (a number from 0 to 100)",
     ]
 
 
 def test_a_setting_is_known_by_its_option_too() -> None:
     """And without a value it says what it takes, none included."""
-    lines = session(FakeModel(["x"]), "/set temperature 0\n/set temperature\n/set seed\n")[1]
+    lines = session(FakeModel(["x"]), "/set temp 0\n/set temperature\n/set seed\n")[1]
     assert lines.splitlines() == [
-        "temp is 0",
-        "temp is 0 (a number from 0 to 100)",
+        "temperature is 0",
+        "temperature is 0 (a number from 0 to 100)",
         "seed is random (random, or a whole number from 0 to 4294967295)",
     ]
 
@@ -126,7 +126,7 @@ def test_a_setting_without_a_value_is_shown() -> None:
     assert code == 0
     first, *lines = text.splitlines()
     assert first == "stats is off (on, brief, off)"
-    assert [line.split()[0] for line in lines[:2]] == ["temp", "top_k"]
+    assert [line.split()[0] for line in lines[:2]] == ["temperature", "top_k"]
 
 
 def test_verify_changes_the_rule() -> None:

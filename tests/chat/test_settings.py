@@ -24,7 +24,7 @@ def test_values_are_what_set_takes() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "where"),
     [
-        ("temp", "0.5", lambda s: s.temp == 0.5),
+        ("temp", "0.5", lambda s: s.temperature == 0.5),
         ("gap", "inf", lambda s: s.margin.gap == math.inf),
         ("budget", "none", lambda s: s.margin.budget is None),
         ("max_tokens", "all", lambda s: s.max_tokens is None),
@@ -53,9 +53,9 @@ def test_changed(name: str, value: str, where: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("temp", "nan"),
-        ("temp", "-1"),
-        ("temp", "inf"),
+        ("temperature", "nan"),
+        ("temperature", "-1"),
+        ("temperature", "inf"),
         ("top_p", "0"),
         ("top_k", "1.5"),
         ("max_tokens", "0"),

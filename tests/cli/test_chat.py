@@ -213,7 +213,7 @@ def test_as_a_filter(smollm2: str) -> None:
     assert ">>>" not in done.stdout
     answer, *rows = done.stdout.splitlines()
     assert answer
-    assert rows[0].split() == ["temp", "0"]
+    assert rows[0].split() == ["temperature", "0"]
     assert " tokens/s | " in done.stderr
     assert " tokens/s | " not in done.stdout
 

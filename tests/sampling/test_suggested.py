@@ -130,8 +130,8 @@ def test_a_chat_follows_it_and_another_model_ends_it(suggesting: Path, tiny_asci
         told.count("sampling as the model suggests: --temp 0.5 --top-k 7 --repeat-penalty 1.25")
         == 1
     )
-    assert [line for line in told if line.startswith(("temp ", "top_k ")) and "is" not in line] == [
-        "temp 0.5", "top_k 7", "temp 0.8", "top_k 3",
+    assert [line for line in told if line.startswith(("temperature ", "top_k ")) and "is" not in line] == [
+        "temperature 0.5", "top_k 7", "temperature 0.8", "top_k 3",
     ]  # fmt: skip
 
 
