@@ -59,12 +59,12 @@ class InputOptions(Reading):
 
     # fmt: off
     per: Per = option("Input", "--per", type=click.Choice(["line", "file", "paragraph"]), default="line",
-        help="A record of a text file.")
+        help="What of a text file is a record.")
     limit: int = option("Input", "--max-input", type=click.IntRange(min=1), default=MAX_RECORD,
         help="Largest record, bytes.")
     errors: Literal["strict", "replace"] = option("Input", "--encoding-errors",
         type=click.Choice(["strict", "replace"]), default="strict",
-        help="Not UTF-8: fail, or mend.")
+        help="What is not UTF-8 fails, or is mended.")
     template: str | None = option("Input", "--template", type=_template, metavar="FILE",
         help="File with {text} where each input goes.")
     column: str | None = option("Input", "--column", metavar="NAME",

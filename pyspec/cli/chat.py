@@ -46,11 +46,11 @@ class TalkOptions(KeptOptions, DialogueOptions):
 
     # fmt: off
     history: bool = option("Conversation", "--history/--no-history", default=True,
-        help="Keep chat and lines typed, or nothing.")
+        help="Keep the chat and typed lines, or nothing.")
     saved: Path | None = option("Conversation", "--load", type=click.Path(path_type=Path), metavar="FILE",
         help="Continue a saved chat.")
     script: bool = option("Conversation", "--script", is_flag=True,
-        help="Each line of stdin is as typed, not all one message.")
+        help="Take each line of stdin as typed, not all as one message.")
     trim: bool = option("Conversation", "--trim/--no-trim", default=True,
         help="In a full context, drop the oldest turns.")
     max_tokens: int | None = option("Conversation", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), metavar="N",

@@ -277,7 +277,7 @@ class KeptOptions(MemoryOptions):
 
     # fmt: off
     cache_ram: int | None = option("Conversation", "--cache-ram", metavar="MIB", type=click.IntRange(min=0),
-        help="Memory for chats that gave way; if not given, an eighth.")
+        help="Memory for conversations not in use; default: an eighth of what is free.")
     # fmt: on
 
 
@@ -288,7 +288,7 @@ class DialogueOptions(SystemOptions):
     # fmt: off
     going_on: bool = option("Conversation", "--continue", is_flag=True,
         help="Continue the last answer or chat.")
-    log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep it for --continue.")
+    log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep this for --continue.")
     # fmt: on
 
 
@@ -300,9 +300,9 @@ class ShownOptions:
     stats: bool | None = option("Output", "--stats/--no-stats", default=None,
         help="After an answer: all counts, or nothing.")
     color: str = option("Output", "--color", type=click.Choice(["auto", "always", "never"]), default="auto",
-        help="Colours.")
+        help="When to write in colour.")
     reasoning: str = option("Output", "--reasoning", type=click.Choice(["show", "hide", "off"]), default="show",
-        help="Show it, hide it, or ask for none.")
+        help="Show reasoning, hide it, or ask for none.")
     reasoning_budget: int = option("Output", "--reasoning-budget", metavar="N", type=click.IntRange(-1, MAX_TOKENS),
         default=-1, show_default=False, help="End the reasoning after N tokens.")
     # fmt: on
@@ -348,9 +348,9 @@ class SamplerOptions(_Numbers):  # type: ignore[misc]  # its fields come from th
 
     # fmt: off
     seed: int | None = option("Sampling", "--seed", type=int,
-        help="The same text again, with any draft.")
+        help="The same seed gives the same text, with any draft.")
     noise: str = option("Sampling", "--sampling", type=click.Choice(NOISES), default=NOISES[0],
-metavar="KIND",
+        metavar="KIND",
         help="Random numbers that target and draft share (coupled) or not (block: accepts more), or llama.cpp's; auto: coupled "
         "with a seed.")
     dry_sequence_breakers: tuple[str, ...] = option("Sampling", "--dry-sequence-breaker", metavar="TEXT", multiple=True,
