@@ -35,71 +35,63 @@ def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "value"),
+    ("line", "name", "value"),
     [
-        (["-md", "small"], "draft", "small"),
-        (["--model-draft", "small"], "draft", "small"),
-        (["-sys", "be kind"], "system", "be kind"),
-        (["-p", "hi"], "more", "hi"),
-        (["-p", "-hi"], "more", "-hi"),
-        (["--n-predict", "7"], "max_tokens", 7),
-        (["-n7"], "max_tokens", 7),
-        (["-n", "-1"], "max_tokens", -1),
-        (["-n-1"], "max_tokens", -1),
-        (["--temperature", "0.5"], "temperature", 0.5),
-        (["-ngl", "all"], "n_gpu_layers", -1),
-        (["-ngl", "99"], "n_gpu_layers", 99),
-        (["-ngld", "5"], "draft_ngl", 5),
-        (["-c", "512"], "ctx", 512),
-        (["--ctx-size", "512"], "ctx", 512),
-        (["-c512"], "ctx", 512),
-        (["-c", "0"], "ctx", 0),
-        (["--continue", "And shorter?"], "going_on", True),
-        (["-fa", "off", "the prompt"], "flash_attn", False),
-        (["-ctk", "q8_0"], "type_k", 8),
-        (["-r", "END"], "stop", ("END",)),
-        (["--chat-template-file", "t.jinja"], "chat_template", "t.jinja"),
-        (
-            ["--template-arg", "enable_thinking=false"],
-            "template_args",
-            (("enable_thinking", False),),
-        ),
-        (["--dry-multiplier", "0.8"], "dry_multiplier", 0.8),
-        (["--dry-penalty-last-n", "-1"], "dry_penalty_last_n", -1),
-        (
-            ["--dry-sequence-breaker", "\\n", "--dry-sequence-breaker", "X"],
-            "dry_sequence_breakers",
-            ("\n", "X"),
-        ),
-        ([], "dry_sequence_breakers", ("\n", ":", '"', "*")),
-        (["--xtc-probability", "0.5", "--xtc-threshold", "0.2"], "xtc_threshold", 0.2),
-        (["--dynatemp-range", "0.5", "--dynatemp-exp", "2"], "dynatemp_exponent", 2.0),
-        (["--template-arg", "effort=low"], "template_args", (("effort", "low"),)),
+        ("-md small", "draft", "small"),
+        ("--model-draft small", "draft", "small"),
+        ("-sys 'be kind'", "system", "be kind"),
+        ("-p hi", "more", "hi"),
+        ("-p -hi", "more", "-hi"),
+        ("--n-predict 7", "max_tokens", 7),
+        ("-n7", "max_tokens", 7),
+        ("-n -1", "max_tokens", -1),
+        ("-n-1", "max_tokens", -1),
+        ("--temperature 0.5", "temperature", 0.5),
+        ("-ngl all", "n_gpu_layers", -1),
+        ("-ngl 99", "n_gpu_layers", 99),
+        ("-ngld 5", "draft_ngl", 5),
+        ("-c 512", "ctx", 512),
+        ("--ctx-size 512", "ctx", 512),
+        ("-c512", "ctx", 512),
+        ("-c 0", "ctx", 0),
+        ("--continue 'And shorter?'", "going_on", True),
+        ("-fa off 'the prompt'", "flash_attn", False),
+        ("-ctk q8_0", "type_k", 8),
+        ("-r END", "stop", ("END",)),
+        ("--chat-template-file t.jinja", "chat_template", "t.jinja"),
+        ("--template-arg enable_thinking=false", "template_args", (("enable_thinking", False),)),
+        ("--template-arg effort=low", "template_args", (("effort", "low"),)),
+        ("--dry-multiplier 0.8", "dry_multiplier", 0.8),
+        ("--dry-penalty-last-n -1", "dry_penalty_last_n", -1),
+        (r"--dry-sequence-breaker '\n' --dry-sequence-breaker X", "dry_sequence_breakers", ("\n", "X")),
+        ("", "dry_sequence_breakers", ("\n", ":", '"', "*")),
+        ("--xtc-probability 0.5 --xtc-threshold 0.2", "xtc_threshold", 0.2),
+        ("--dynatemp-range 0.5 --dynatemp-exp 2", "dynatemp_exponent", 2.0),
     ],
-)
-def test_words_of_llama_cpp_and_llm(words: list[str], name: str, value: object) -> None:
-    assert parsed(*words)[name] == value
+)  # fmt: skip
+def test_words_of_llama_cpp_and_llm(line: str, name: str, value: object) -> None:
+    assert parsed(*shlex.split(line))[name] == value
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("line", "wanted"),
     [
-        (["-b", "64", "-ub", "32"], {"n_batch": 64, "n_ubatch": 32}),
-        (["-tb", "3"], {"n_threads_batch": 3}),
-        (["-fa", "off"], {"flash_attn": False}),
-        (["-ctk", "q8_0", "-ctvd", "f16"], {"type_k": 8, "draft_type_v": 1}),
-        (["--no-mmap", "--mlock", "-nkvo"], {"use_mmap": False, "use_mlock": True, "offload_kqv": False}),
-        (["-sm", "row", "-mg", "1", "-ts", "3,1"], {"split_mode": 2, "main_gpu": 1, "tensor_split": [3.0, 1.0]}),
-        (["--rope-scaling", "yarn", "--rope-freq-base", "5e5"], {"rope_scaling_type": 2, "rope_freq_base": 5e5}),
-        (["--override-kv", "a.b=int:8", "--override-kv", "c=bool:true"], {"kv_overrides": {"a.b": 8, "c": True}}),
-        (["--lora", "a.gguf", "--lora-scale", "0.5"], {"lora_path": "a.gguf", "lora_scale": 0.5}),
-        ([], {}),
+        ("-b 64 -ub 32", {"n_batch": 64, "n_ubatch": 32}),
+        ("-tb 3", {"n_threads_batch": 3}),
+        ("-fa off", {"flash_attn": False}),
+        ("-ctk q8_0 -ctvd f16", {"type_k": 8, "draft_type_v": 1}),
+        ("--no-mmap --mlock -nkvo", {"use_mmap": False, "use_mlock": True, "offload_kqv": False}),
+        ("-sm row -mg 1 -ts 3,1", {"split_mode": 2, "main_gpu": 1, "tensor_split": [3.0, 1.0]}),
+        ("--rope-scaling yarn --rope-freq-base 5e5", {"rope_scaling_type": 2, "rope_freq_base": 5e5}),
+        ("--override-kv a.b=int:8 --override-kv c=bool:true", {"kv_overrides": {"a.b": 8, "c": True}}),
+        ("--lora a.gguf --lora-scale 0.5", {"lora_path": "a.gguf", "lora_scale": 0.5}),
+        ("", {}),
     ],
 )  # fmt: skip
-def test_engine_options_become_arguments(words: list[str], wanted: dict[str, object]) -> None:
+def test_engine_options_become_arguments(line: str, wanted: dict[str, object]) -> None:
     """By llama.cpp's names; what is not given is left to llama-cpp-python. What is measured runs as it will."""
     own = {each.name for each in fields(EngineOptions)}
-    given = {name: value for name, value in parsed(*words).items() if name in own}
+    given = {n: value for n, value in parsed(*shlex.split(line)).items() if n in own}
     assert EngineOptions(**given).arguments == wanted
     assert own <= {each.name for each in measure.params}
 
