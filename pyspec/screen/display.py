@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 import logging
 import re
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 
 from rich.cells import cell_len
@@ -200,21 +200,14 @@ class _Reply:
         self._out.file.flush()
 
 
-def console_of(color: str, *, stderr: bool = False) -> Console:
-    """Return the console for answers or notes. color: auto, always or never, as in `--color`."""
+def screen_of(color: str) -> Screen:
+    """Return a screen with answers on stdout and notes on stderr. color: auto, always or never, as in `--color`."""
     wanted = {"always": True, "never": False}.get(color)
     no_color = None if wanted is None else not wanted
-    return Console(
-        stderr=stderr, highlight=False, emoji=False, force_terminal=wanted, no_color=no_color
+    console = partial(
+        Console, highlight=False, emoji=False, force_terminal=wanted, no_color=no_color
     )
-
-
-def screen_of(color: str) -> Screen:
-    """Return a screen with answers on stdout and notes on stderr."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a missing character must not end the program
-            stream.reconfigure(errors="replace")
-    return Screen(console_of(color), console_of(color, stderr=True))
+    return Screen(console(), console(stderr=True))
 
 
 _WIDEST = 1000
