@@ -99,56 +99,52 @@ def test_stats_line() -> None:
     )
 
 
+SLOW = {"times_plain": 0.8, "accepted": 5}
+LOST = {"times_plain": 0.36, "accepted": 10}
+SLOWER = ", slower than plain decoding"
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({}, "30.0 tokens/s, 1.5 times plain decoding"),
-        ({"times_plain": 13.2}, "30.0 tokens/s, 13 times plain decoding"),
-        ({"times_plain": 1.02}, "30.0 tokens/s, as fast as plain decoding"),
+        ({}, ", 1.5 times plain decoding"),
+        ({"times_plain": 13.2}, ", 13 times plain decoding"),
+        ({"times_plain": 1.02}, ", as fast as plain decoding"),
+        (SLOW, f"{SLOWER} (0.80 times; too many drafts were wrong)"),
         (
-            {"times_plain": 0.8, "accepted": 5},
-            "30.0 tokens/s, slower than plain decoding (0.80 times; too many drafts were wrong)",
+            {**LOST, "timings": {"total_ms": 1e3, "draft_ms": 4e2}},
+            f"{SLOWER} (0.36 times; drafting takes too long here)",
         ),
         (
-            {"times_plain": 0.36, "accepted": 10, "timings": {"total_ms": 1e3, "draft_ms": 4e2}},
-            "30.0 tokens/s, slower than plain decoding (0.36 times; drafting takes too long here)",
+            {**LOST, "timings": {"total_ms": 1e3, "draft_ms": 1e2}},
+            f"{SLOWER} (0.36 times; checking takes too long here)",
         ),
         (
-            {"times_plain": 0.36, "accepted": 10, "timings": {"total_ms": 1e3, "draft_ms": 1e2}},
-            "30.0 tokens/s, slower than plain decoding (0.36 times; checking takes too long here)",
+            {**SLOW, "choice": MOSTLY_OFF},
+            f"{SLOWER} (0.80 times; drafts off: this text is hard to predict)",
         ),
         (
-            {"times_plain": 0.8, "accepted": 5, "choice": MOSTLY_OFF},
-            "30.0 tokens/s, slower than plain decoding (0.80 times; drafts off: this text is hard to predict)",
-        ),
-        (
-            {"times_plain": 1.0, "accepted": 5, "choice": MOSTLY_OFF},
-            "30.0 tokens/s (drafts off: this text is hard to predict)",
+            {**SLOW, "times_plain": 1.0, "choice": MOSTLY_OFF},
+            " (drafts off: this text is hard to predict)",
         ),
         (
             {"times_plain": 1.0, "choice": MOSTLY_OFF},
-            "30.0 tokens/s (drafts off: checking them hardly pays off here)",
+            " (drafts off: checking them hardly pays off here)",
         ),
-        (
-            {"times_plain": 0.8, "accepted": 5, "choice": HALF_OFF},
-            "30.0 tokens/s, slower than plain decoding (0.80 times; too many drafts were wrong)",
-        ),
-        ({"times_plain": None}, "30.0 tokens/s"),
-        ({"verified": 0}, "30.0 tokens/s (drafts off: none was likely enough to be right)"),
-        (
-            {"verified": 0, "drafted": 0},
-            "30.0 tokens/s (drafts off: they would not have paid off here)",
-        ),
-        (
-            {"verified": 0, "drafted": 0, "rounds": 1},
-            "30.0 tokens/s (drafts off: there was only one token)",
-        ),
-        ({"draft": "none"}, "30.0 tokens/s, plain decoding"),
-        ({"rounds": 0, "verified": 0}, "stopped before the first token"),
+        ({**SLOW, "choice": HALF_OFF}, f"{SLOWER} (0.80 times; too many drafts were wrong)"),
+        ({"times_plain": None}, ""),
+        ({"verified": 0}, " (drafts off: none was likely enough to be right)"),
+        ({"verified": 0, "drafted": 0}, " (drafts off: they would not have paid off here)"),
+        ({"verified": 0, "drafted": 0, "rounds": 1}, " (drafts off: there was only one token)"),
+        ({"draft": "none"}, ", plain decoding"),
     ],
 )
 def test_one_plain_sentence(change: dict[str, object], says: str) -> None:
-    assert speed_sentence({**BLOCK, **change}, 30.0) == says
+    assert speed_sentence({**BLOCK, **change}, 30.0) == f"30.0 tokens/s{says}"
+
+
+def test_a_stop_before_the_first_token_has_no_speed() -> None:
+    assert speed_sentence({**BLOCK, "rounds": 0}, 30.0) == "stopped before the first token"
 
 
 @pytest.mark.parametrize(
