@@ -19,7 +19,7 @@ from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.errors import InputError, PyspecError
 from pyspec.sampling.options import chance_seed
 from pyspec.sampling.verification import Verification
-from pyspec.screen.display import Screen, TokenPaint, has_colour
+from pyspec.screen.display import Screen
 from pyspec.screen.words import counted, speed_sentence, stats_line
 from pyspec.text.answer import ReasoningLimit
 from pyspec.text.messages import Message
@@ -188,22 +188,21 @@ class Chat:
     def _stream(self, prompt: list[int], options: AnswerOptions) -> Result:
         """Show an answer as it streams in. After an error, keep what came before it."""
         shown: list[Piece] = []
-        pieces, paint = self.model.answer(prompt, options), None
-        if self.settings.tokens and has_colour(self.screen.out):
-            paint = TokenPaint(self.model.piece, colour=True)
+        pieces = self.model.answer(prompt, options)
+        tokens = self.model.piece if self.settings.tokens else None
         try:
             with (
                 self.screen.replying(
-                    wrap=self.settings.wrap, paint=paint, reasoning=self.settings.reasoning != HIDE
+                    wrap=self.settings.wrap,
+                    reasoning=self.settings.reasoning != HIDE,
+                    tokens=tokens,
                 ) as write,
                 self.guard(self._stop) as signals,
                 closing(pieces),
             ):
                 for piece in pieces:
                     shown.append(piece)
-                    if paint is not None:
-                        paint.take(piece.tokens)
-                    write(piece.reasoning, piece.text)
+                    write(piece)
         except PyspecError as error:
             if not shown:
                 raise

@@ -211,8 +211,7 @@ def _show(
                 screen.progress.stop()
                 cache.keep(tokens)
             pieces.append(piece)
-            if piece.text or piece.reasoning:
-                write(piece)
+            write(piece)
     return pieces, signals
 
 
@@ -275,21 +274,9 @@ def _writer(
     shown = output.reasoning != HIDE
     if output.as_json:
         yield lambda _: None
-    elif output.tokens:
-        from pyspec.screen.display import TokenPaint, has_colour  # noqa: PLC0415 - rich takes 30 ms
-
-        paint = TokenPaint(piece, colour=has_colour(screen.out))
-
-        def painted(part: Piece) -> None:
-            paint.take(part.tokens)
-            write(part.reasoning if shown else "", part.text)
-
-        with screen.replying(paint=paint) as write:
-            yield painted
-        screen.out.file.write(paint.finish())
-    elif screen.out.is_terminal:
-        with screen.replying(reasoning=shown) as write:
-            yield lambda part: write(part.reasoning, part.text)
+    elif output.tokens or screen.out.is_terminal:
+        with screen.replying(reasoning=shown, tokens=piece if output.tokens else None) as write:
+            yield write
     else:
         yield lambda part: _write(part.text)
         _write("\n")

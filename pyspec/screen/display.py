@@ -18,7 +18,7 @@ from rich.text import Text
 
 from pyspec.screen.progress import PromptStatus
 from pyspec.screen.words import counted, safe
-from pyspec.text.parts import Source, Token
+from pyspec.text.parts import Piece, Source, Token
 
 _WIDE = (
     "\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6"
@@ -96,10 +96,6 @@ def _held_back() -> Iterator[list[str]]:
         log.propagate = before
 
 
-Paint = Callable[[str], Iterable[tuple[str, str]]]
-"""Splits shown text into parts, each with a rich style."""
-
-
 class Screen:
     """Where the chat writes: answers and results of commands to `out`, everything else to `err`."""
 
@@ -137,19 +133,22 @@ class Screen:
 
     @contextmanager
     def replying(
-        self, *, wrap: bool = True, paint: Paint | None = None, reasoning: bool = True
-    ) -> Iterator[Callable[[str, str], None]]:
-        """Yields a function that writes pieces of one answer, of its reasoning and of its text; ends its last line.
+        self, *, wrap: bool = True, reasoning: bool = True, tokens: Bytes | None = None
+    ) -> Iterator[Callable[[Piece], None]]:
+        """Yields a function that writes the pieces of one answer; ends its last line.
 
-        wrap: break lines between words on a terminal. paint: gives parts of the shown text their styles, in order; without it
-        reasoning is dimmed. reasoning: whether to show it.
+        wrap: break lines between words on a terminal. reasoning: whether to show it, dimmed and followed by an empty line.
+        tokens: returns the bytes of a token; with it, all is painted by source, see `TokenPaint`.
         """
+        paint = None if tokens is None else TokenPaint(tokens, colour=has_colour(self.out))
         reply = _Reply(self.out, paint, wrap=wrap and self.out.is_terminal)
 
-        def write(thought: str, text: str) -> None:
+        def write(piece: Piece) -> None:
             self.progress.stop()
-            reply.write(thought if reasoning else "", dim=True)
-            reply.write(text, dim=False)
+            if paint is not None:
+                paint.take(piece.tokens)
+            reply.write(piece.reasoning if reasoning else "", dim=True)
+            reply.write(piece.text, dim=False)
 
         with _held_back() as warnings:
             try:
@@ -164,7 +163,7 @@ class Screen:
 class _Reply:
     """One answer on a console: its reasoning and its text, with an empty line between."""
 
-    def __init__(self, out: Console, paint: Paint | None, *, wrap: bool) -> None:
+    def __init__(self, out: Console, paint: TokenPaint | None, *, wrap: bool) -> None:
         self._out, self._paint, self._wrap = out, paint, wrap
         self._wrapper = Wrapper(out.width)
         self._dim: bool | None = None  # whether the last part was reasoning
@@ -182,6 +181,9 @@ class _Reply:
     def finish(self) -> None:
         """Write what is held back, and end the line."""
         self._put(self._wrapper.finish())
+        if self._paint is not None and (closing := self._paint.finish()):
+            self._out.file.write(closing)
+            self._end = closing
         if self._end != "\n":
             self._out.file.write("\n")
             self._out.file.flush()

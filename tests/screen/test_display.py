@@ -17,7 +17,7 @@ from rich.console import Console
 from pyspec.screen import display
 from pyspec.screen.display import Screen, TokenPaint, Wrapper, print_legend
 from pyspec.screen.words import safe, speed_sentence, stats_line
-from pyspec.text.parts import Source, Token
+from pyspec.text.parts import AnswerPart, PartKind, Piece, Source, Token
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -32,6 +32,10 @@ MOSTLY_OFF = {"rounds_by_length": {0: 22, 3: 3}}
 
 HALF_OFF = {"rounds_by_length": {0: 15, 3: 10}}
 """The choices of one of which most tokens came from drafts, though most rounds had none."""
+
+
+def said(text: str, kind: PartKind = "content") -> Piece:
+    return Piece((), parts=[AnswerPart(kind, text)])
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,7 @@ def test_safe_keeps_text(text: str) -> None:
 def test_answers_cannot_drive_the_terminal() -> None:
     shown, text = screen()
     with shown.replying() as write:
-        write("", "a\x1b]0;x\x07")
+        write(said("a\x1b]0;x\x07"))
     for say in (shown.say, shown.note, shown.error):
         say("\x1b[31mred")
     assert text.getvalue() == "a]0;x\n[31mred\n[31mred\n[31mred\n"
@@ -78,7 +82,7 @@ def test_answers_end_their_line_once() -> None:
     shown, text = screen()
     for answer in ("one", "two\n", ""):
         with shown.replying() as write:
-            write("", answer)
+            write(said(answer))
     assert text.getvalue() == "one\ntwo\n"
 
 
@@ -86,9 +90,9 @@ def test_warnings_wait_for_the_end_of_an_answer() -> None:
     """In its midst they would cut a word in two."""
     shown, text = screen()
     with shown.replying() as write:
-        write("", "one ")
+        write(said("one "))
         logging.getLogger("pyspec").warning("the machine is busy")
-        write("", "two")
+        write(said("two"))
     assert text.getvalue() == "one two\nthe machine is busy\n"
 
 
@@ -180,8 +184,8 @@ def test_reasoning_is_dim_and_stands_above_the_text() -> None:
         out = io.StringIO()
         console = Console(file=out, force_terminal=True, color_system="standard", width=80)
         with Screen(console, console).replying(wrap=False, reasoning=shown) as write:
-            write("Hm.", "")
-            write("", "Yes.")
+            write(said("Hm.", "reasoning"))
+            write(said("Yes."))
         assert out.getvalue() == wanted
 
 
@@ -255,7 +259,7 @@ def test_brackets_are_no_markup() -> None:
         say("a [default] of [bold]")
     shown.table([("[name]", "[value]")])
     with shown.replying() as write:
-        write("", "[red]")
+        write(said("[red]"))
     assert text.getvalue().count("a [default] of [bold]") == 3
     assert "[name] [value]\n[red]\n" in text.getvalue()
 
@@ -338,3 +342,12 @@ def test_the_legend_counts_sources_and_names_what_was_preferred() -> None:
         "{relaxed}: 1 token, drafted and close\n"
         "(1) 'c', the target preferred '' by 0.500 nats\n"
     )
+
+
+def test_an_answer_that_is_painted_is_whole_and_closed() -> None:
+    """Tokens of a piece without text count, too; the last frame ends before its line does."""
+    shown, text = screen()
+    with shown.replying(tokens=lambda number: b"ab"[number : number + 1]) as write:
+        write(Piece((token(0, Source.ACCEPTED),)))
+        write(Piece((token(1, Source.ACCEPTED),), parts=[AnswerPart("content", "ab")]))
+    assert text.getvalue() == "[ab]\n"
