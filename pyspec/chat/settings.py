@@ -130,12 +130,8 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     tokens: bool = _setting(False, _SWITCH)
 
     @property
-    def margin(self) -> Margin:
-        return Margin.of(self)
-
-    @property
     def rule(self) -> Verification:
-        return Strict() if self.verify == Strict.name else self.margin
+        return Strict() if self.verify == Strict.name else Margin.of(self)
 
     def sampling(self, seed: int) -> Sampling:
         known = {each.name for each in fields(Sampling)} & FIELDS.keys()

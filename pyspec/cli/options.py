@@ -213,14 +213,9 @@ class DraftOptions:
     # fmt: on
 
     @property
-    def margin(self) -> Margin:
-        """The margin rule with the given numbers. Raises OptionError."""
-        return Margin.of(self)
-
-    @property
     def rule(self) -> Verification:
         """The verification rule. Impossible margin numbers are refused with any rule."""
-        margin = self.margin
+        margin = Margin.of(self)
         return Strict() if self.verify == Strict.name else margin
 
     @property

@@ -25,8 +25,8 @@ def test_values_are_what_set_takes() -> None:
     ("name", "value", "where"),
     [
         ("temp", "0.5", lambda s: s.temperature == 0.5),
-        ("gap", "inf", lambda s: s.margin.gap == math.inf),
-        ("budget", "none", lambda s: s.margin.budget is None),
+        ("gap", "inf", lambda s: s.gap == math.inf),
+        ("budget", "none", lambda s: s.budget is None),
         ("max_tokens", "all", lambda s: s.max_tokens is None),
         ("seed", "7", lambda s: s.seed == 7),
         ("trim", "off", lambda s: not s.trim),
@@ -43,7 +43,7 @@ def test_values_are_what_set_takes() -> None:
         ("draft_max", "64", lambda s: s.draft_max == 64),
         ("length", "fixed:3", lambda s: s.length == "fixed:3"),
         ("verify", "strict", lambda s: s.rule == Strict()),
-        ("confirm", "2", lambda s: s.margin.confirm == 2),
+        ("confirm", "2", lambda s: s.confirm == 2),
     ],
 )
 def test_changed(name: str, value: str, where: object) -> None:
