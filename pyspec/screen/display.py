@@ -239,7 +239,7 @@ def print_listing(
             width -= size
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in filter(kept.__contains__, head):
-        foldable = name in (first[0], _FOLDED)
+        foldable = name == _FOLDED or (width < 0 and name == first[0])
         table.add_column(
             name, justify="right" if name in _FIGURES else "left", no_wrap=not foldable, overflow="fold"
         )

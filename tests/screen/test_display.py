@@ -242,7 +242,7 @@ def test_what_is_needed_stands_beside_a_long_name(monkeypatch: pytest.MonkeyPatc
     lines = listed(monkeypatch, 30)
     assert lines[0].split() == ["name", "GB"]
     assert "4.92" in lines[1]
-    assert LONG in "".join(line[:22].strip() for line in lines)
+    assert LONG in "".join(line[:24].strip() for line in lines)
 
 
 def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
