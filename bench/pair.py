@@ -11,10 +11,10 @@ from measure.pair import by_position, learned_from, record, save_prior
 from measure.simulate import save_rounds
 
 from pyspec.cli.command import command, option, tell
-from pyspec.screen.progress import run_progress
 from pyspec.cli.main import main
 from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, EngineOptions, ModelOptions
+from pyspec.screen.progress import run_progress
 
 MARGIN = DraftOptions(verify="margin")
 """Draft options for recording, which verifies nothing."""

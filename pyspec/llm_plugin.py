@@ -20,7 +20,6 @@ from pydantic import Field, Json, create_model
 
 from pyspec.sampling.options import Noise, SamplerNumbers, numbers
 
-
 _DEFAULT = "pyspec"
 _ROLES = ("system", "user", "assistant")
 

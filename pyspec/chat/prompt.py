@@ -150,9 +150,7 @@ class TerminalReader:
 
     def confirm(self, question: str) -> bool:
         """Ask a question and return whether the answer is yes; Ctrl-C and Ctrl-D mean no."""
-        session: PromptSession[str] = PromptSession(
-            f"{question} [y/N] ", history=InMemoryHistory()
-        )
+        session: PromptSession[str] = PromptSession(f"{question} [y/N] ", history=InMemoryHistory())
         try:
             return session.prompt().strip().lower() in ("y", "yes")
         except (EOFError, KeyboardInterrupt):

@@ -18,8 +18,6 @@ from pyspec.batch import Batch, Settings
 from pyspec.batch.output import FileRun, RunProgress, open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
 from pyspec.cli.command import command, option, tell
-from pyspec.screen.display import Screen
-from pyspec.screen.progress import run_progress
 from pyspec.cli.opening import find, hush_llama
 from pyspec.cli.options import (
     DraftOptions,
@@ -33,6 +31,8 @@ from pyspec.cli.streams import exit_code, file_text, interruptible
 from pyspec.engine.contexts import MAX_SEQUENCES
 from pyspec.errors import Cancelled
 from pyspec.hub.sources import load_manifest
+from pyspec.screen.display import Screen
+from pyspec.screen.progress import run_progress
 from pyspec.screen.words import safe
 from pyspec.serve import served_name
 from pyspec.text.result import RecordResult

@@ -19,7 +19,6 @@ from pyspec.chat.prompt import TerminalReader, run, script_entries, terminal_kep
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
 from pyspec.cli.command import command, option
-from pyspec.screen.display import screen_of
 from pyspec.cli.opening import find, open_model
 from pyspec.cli.options import (
     DialogueOptions,
@@ -31,6 +30,7 @@ from pyspec.cli.options import (
     ShownOptions,
 )
 from pyspec.cli.streams import interruptible
+from pyspec.screen.display import screen_of
 
 EXAMPLES = [
     ("pyspec chat", "The default model"),

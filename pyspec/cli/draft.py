@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from pyspec.cli.command import command, model_names, tell
-from pyspec.screen.display import print_listing
 from pyspec.gguf.header import read_header
 from pyspec.gguf.kinds import MTP, refuse_other_kinds, unused_heads, why_plain
 from pyspec.hub.drafts import (
@@ -23,6 +22,7 @@ from pyspec.hub.drafts import (
     without_drafts,
 )
 from pyspec.hub.locate import resolve
+from pyspec.screen.display import print_listing
 from pyspec.screen.progress import busy, store_progress
 from pyspec.screen.words import safe
 

@@ -118,10 +118,10 @@ def info(as_json: bool) -> None:
 
     from pyspec._version import __version__  # noqa: PLC0415
     from pyspec.chat import state_path  # noqa: PLC0415
-    from pyspec.screen.display import screen_of  # noqa: PLC0415
     from pyspec.machine.devices import devices, layer_devices, missed_card  # noqa: PLC0415
     from pyspec.machine.files import cache_dir  # noqa: PLC0415
     from pyspec.machine.machine import default_threads  # noqa: PLC0415
+    from pyspec.screen.display import screen_of  # noqa: PLC0415
 
     system = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
     rows = (

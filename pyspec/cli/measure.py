@@ -15,14 +15,14 @@ import msgspec
 
 from pyspec.chat.conversation import LlamaChat
 from pyspec.cli.command import command, option, tell
-from pyspec.screen.display import screen_of
-from pyspec.screen.progress import run_progress
 from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, EngineOptions, ModelOptions
 from pyspec.engine.options import OFF, AnswerOptions, Speculation
 from pyspec.errors import EngineError
 from pyspec.machine.machine import Watch
 from pyspec.sampling.chain import Sampling
+from pyspec.screen.display import screen_of
+from pyspec.screen.progress import run_progress
 from pyspec.text.result import Result, result_of
 
 _TEXTS = (
@@ -103,7 +103,10 @@ def measure_gains(model: LlamaChat, how: GainOptions, report: Report) -> GainFig
     Raises EngineError if an answer is too short to be timed.
     """
     model.thinking = False
-    draws = {"edits": Sampling(temperature=0.0), "chat": Sampling(temperature=how.temperature, seed=1)}
+    draws = {
+        "edits": Sampling(temperature=0.0),
+        "chat": Sampling(temperature=how.temperature, seed=1),
+    }
     runs = [run for pair in zip(EDITS, CHATS) for run in zip(draws, pair)]
     start = perf_counter()
     _answer(model, EDITS[0], draws["edits"], Speculation(), 16)

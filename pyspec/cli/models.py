@@ -13,7 +13,6 @@ import click
 import msgspec
 
 from pyspec.cli.command import Subcommand, model_names, tell
-from pyspec.screen.display import print_listing
 from pyspec.errors import ModelNotFound
 from pyspec.gguf.header import facts_of, read_header
 from pyspec.gguf.reader import SCALARS, STRING, Array, Header
@@ -45,6 +44,7 @@ from pyspec.hub.sources import (
 from pyspec.machine.files import file_sha256
 from pyspec.machine.others import LocalModel
 from pyspec.sampling.suggested import suggested_by
+from pyspec.screen.display import print_listing
 from pyspec.screen.progress import busy, store_progress
 from pyspec.screen.words import safe
 

@@ -24,6 +24,7 @@ from pyspec.screen.words import safe
 if TYPE_CHECKING:
     from pyspec.llama.speculative import SpeculativeLlama
 
+
 def find(options: ModelOptions, at_once: int = 1) -> tuple[Path, dict[str, Any]]:
     """Return the target's file, fetched if needed, and the arguments of `SpeculativeLlama` and `Batch` for these options.
 

@@ -228,7 +228,9 @@ def print_listing(
     if not console.is_terminal:
         console.width = _WIDEST
     width = console.width
-    columns = dict(zip(head, zip(head, *([safe(cell) for cell in row] for row in rows)), strict=True))
+    columns = dict(
+        zip(head, zip(head, *([safe(cell) for cell in row] for row in rows)), strict=True)
+    )
     sizes = {name: max(map(cell_len, column)) + 2 for name, column in columns.items()}
     kept: list[str] = []
     for name in first:
@@ -241,7 +243,10 @@ def print_listing(
     for name in filter(kept.__contains__, head):
         foldable = name == _FOLDED or (width < 0 and name == first[0])
         table.add_column(
-            name, justify="right" if name in _FIGURES else "left", no_wrap=not foldable, overflow="fold"
+            name,
+            justify="right" if name in _FIGURES else "left",
+            no_wrap=not foldable,
+            overflow="fold",
         )
     for row in zip(*(columns[name][1:] for name in head if name in kept)):
         table.add_row(*map(Text, row))

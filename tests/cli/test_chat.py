@@ -268,7 +268,7 @@ def test_chats_are_kept_and_go_on(smollm2: str, tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     again = chat("--continue", stdin=b"Say two.")
     assert ">>> Say one." in again.stderr
-    common = "-t 1 -n 4 -c 512 --temp 0 --continue".split()
+    common = ["-t", "1", "-n", "4", "-c", "512", "--temp", "0", "--continue"]
     done = run("generate", "-m", smollm2, *common, "Say three.", PYSPEC_CHATS=str(tmp_path))
     assert done.returncode == 0, done.stderr
     talk = [m["content"] for m in json.loads(path.read_text())["messages"]]

@@ -46,7 +46,7 @@ def llm(home: Path, *arguments: str) -> Done:
     return done
 
 
-GREEDY = tuple("-o temperature 0 -o max_tokens 16 -o threads 1 -o draft lookup".split())
+GREEDY = ("-o", "temperature", "0", "-o", "max_tokens", "16", "-o", "threads", "1", "-o", "draft", "lookup")  # fmt: skip
 
 
 def test_models_and_options_are_listed(home: Path) -> None:

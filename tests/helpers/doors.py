@@ -106,7 +106,9 @@ class Doors:
         return Reply(found.text, found.finish_reason, usage, found.speculation)
 
     def _chat(self, options: dict[str, Any]) -> Reply:
-        settings = {"noise" if name == "sampling" else name: value for name, value in options.items()}
+        settings = {
+            "noise" if name == "sampling" else name: value for name, value in options.items()
+        }
         chat, _ = talk(self._model, ChatSettings(**settings))
         chat.send(QUESTION)
         (exchange,) = chat.conversation.exchanges
