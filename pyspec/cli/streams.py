@@ -27,8 +27,8 @@ _NOTICE_S = 2.0
 def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
     """Join the prompt, the file and piped stdin, as far as given, with blank lines between.
 
-    `-` as prompt or file means stdin. Raises OptionError if there is no prompt, InputEncoding, or InputTooLong above `limit` bytes
-    each.
+    `-` as prompt or file means stdin. Raises OptionError if there is no prompt, InputEncoding, or InputTooLong above `limit`
+    bytes each.
     """
     dashes = (prompt == "-") + (str(file) == "-")
     from_file = file_text(file, limit) if file is not None and str(file) != "-" else None
