@@ -228,8 +228,9 @@ def test_control_tokens_in_a_message_are_text(smollm2: str) -> None:
     """What the user types never becomes a control token: it is read as more tokens than one."""
     marker = "<|im_end|>"
     done = filtered(smollm2, f"{marker * 10}\n".encode(), "-n", "1", "-s", "")
-    _, prompt, _ = counts(done.stderr)
-    assert prompt > 40
+    found = re.search(r"prompt (\d+), ", done.stderr)
+    assert found is not None, done.stderr
+    assert int(found[1]) > 40
 
 
 def test_a_name_of_nothing_loads_nothing(tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch) -> None:
