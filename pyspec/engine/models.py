@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,8 @@ from pyspec.engine.offload import (
 )
 from pyspec.errors import DraftMismatch, ModelInvalid, ModelRejected, NoMemory, UnsupportedModel
 from pyspec.gguf.check import Loading, check_fitting, check_model, ships
-from pyspec.gguf.header import Facts, read_header
+from pyspec.gguf.header import Facts, facts_of, read_header
 from pyspec.gguf.kinds import ASSISTANT, MTP, States, most_positions, refuse_other_kinds
-from pyspec.gguf.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE
-from pyspec.hub.drafts import facts_if_same_tokens
 from pyspec.machine import AUTO, parse_devices
 from pyspec.machine.child import run_child
 from pyspec.machine.devices import device_array, layer_devices
@@ -104,8 +102,6 @@ class SideModel:
             _read_states(params, target, states)
         self._model = self._load(target, options, params, states) if self._owned else target._model
         try:
-            if self._owned and not self._same_tokens:
-                check_vocabulary(target._model.model, self._model.model, file_name_of(self.path))
             if states is None:
                 _spare_states(params, self._model.model)
             self._ctx = self._make_context(params, target.verbose)
@@ -119,13 +115,10 @@ class SideModel:
         if states is None:
             refuse_other_kinds(self.path)
             self._check_positions(self._n_ctx)
+        facts = self._check_vocabulary(Path(target.model_path))
         head = states is not None and states.kind == MTP
         loading = _Loading(self.path, target, options, params, head=head)
         self._n_gpu_layers, self._experts = loading.params.n_gpu_layers, loading.experts
-        facts = None
-        if not target.loading.overrides:  # overrides may have changed the target's tokens
-            facts = facts_if_same_tokens(Path(target.model_path), self.path)
-        self._same_tokens = facts is not None
         if facts is not None:
             loading.params.kv_overrides = _no_vocabulary(facts)
         try:
@@ -134,6 +127,19 @@ class SideModel:
             )
         except ValueError as error:
             raise ModelInvalid(f"{self.path} could not be loaded: {error}") from error
+
+    def _check_vocabulary(self, target: Path) -> Facts | None:
+        """Raise DraftMismatch for a file with other tokens than the target's. Returns its facts, None if it is no model."""
+        ours, theirs = facts_of(target), facts_of(self.path)
+        if theirs is None or ours is None:
+            return None
+        one, two = ours.vocabulary, theirs.vocabulary
+        if what := one.difference(two) if one and two else "type of tokenizer":
+            raise DraftMismatch(
+                f"{file_name_of(self.path)} differs from the target in its {what}",
+                "use --draft none, or a draft with the target's tokenizer",
+            )
+        return theirs
 
     def _check_positions(self, n_ctx: int) -> None:
         most = most_positions(self.path)
@@ -290,47 +296,6 @@ def _no_vocabulary(facts: Facts) -> Any:
     size.tag = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_INT
     size.value.val_i64 = facts.n_vocab
     return overrides
-
-
-def check_vocabulary(target: Any, other: Any, name: str) -> None:
-    """Raise DraftMismatch unless both models have the same tokens, by llama.cpp's test; names the first id that differs."""
-    ours, theirs = llama_cpp.llama_model_get_vocab(target), llama_cpp.llama_model_get_vocab(other)
-    hint = "use --draft none, or a draft with the target's tokenizer"
-    for what, get in _TRAITS.items():
-        if get(ours) != get(theirs):
-            raise DraftMismatch(
-                f"{name} differs from the target in its {what}: {get(theirs)}, not {get(ours)}",
-                hint,
-            )
-    n_ours, n_theirs = llama_cpp.llama_vocab_n_tokens(ours), llama_cpp.llama_vocab_n_tokens(theirs)
-    if abs(n_ours - n_theirs) > MAX_DIFFERENCE:
-        raise DraftMismatch(f"{name} has {n_theirs} tokens and the target {n_ours}", hint)
-
-    def text(vocab: Any) -> str:
-        data: bytes = llama_cpp.llama_vocab_get_text(vocab, token)
-        return data.decode("utf-8", "backslashreplace")
-
-    for token in range(FIRST_COMPARED, min(n_ours, n_theirs)):
-        if text(ours) != text(theirs):
-            raise DraftMismatch(
-                f"{name} differs from the target in token {token}: {text(theirs)!r}, not {text(ours)!r}",
-                hint,
-            )
-
-
-def _added(end: str) -> Callable[[Any], str]:
-    """The token that a vocabulary adds at this end of every text; a draft's must be the same."""
-    adds = getattr(llama_cpp, f"llama_vocab_get_add_{end}")
-    which = getattr(llama_cpp, f"llama_vocab_{end}")
-    return lambda vocab: str(which(vocab)) if adds(vocab) else "none"
-
-
-_TRAITS: dict[str, Callable[[Any], Any]] = {
-    "tokenizer type": llama_cpp.llama_vocab_type,
-    "token before a text (BOS)": _added("bos"),
-    "token after a text (EOS)": _added("eos"),
-}
-"""What must agree besides the tokens."""
 
 
 _SCRIPT = Path(__file__).with_name("_pair.py")

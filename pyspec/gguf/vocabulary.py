@@ -54,16 +54,28 @@ class VocabularyHash(msgspec.Struct, frozen=True):
 
     def fits(self, other: VocabularyHash) -> bool:
         """Whether llama.cpp lets one model draft for the other."""
+        return not self.difference(other)
+
+    def difference(self, other: VocabularyHash) -> str:
+        """Return in what two vocabularies differ by llama.cpp's test; empty if one model may draft for the other."""
+        for name, what in _TRAITS.items():
+            if getattr(self, name) != getattr(other, name):
+                return what
         one, two = sorted((self, other), key=lambda each: each.size)
-        if (one.kind, one.bos, one.eos) != (two.kind, two.bos, two.eos):
-            return False
         if two.size - one.size > MAX_DIFFERENCE:
-            return False
+            return "number of tokens"
         moved = two.base > one.base  # by one block at most, where the sizes are so near
-        if two.before != (one.upto if moved else one.before):
-            return False
-        shared = 8 * (one.size - two.base)
-        return one.tail[8 * (two.base - one.base) :] == two.tail[: max(0, shared)]
+        shared = max(0, 8 * (one.size - two.base))
+        equal = one.tail[8 * (two.base - one.base) :] == two.tail[:shared]
+        return "" if equal and two.before == (one.upto if moved else one.before) else "tokens"
+
+
+_TRAITS = {
+    "kind": "type of tokenizer",
+    "bos": "token before a text (BOS)",
+    "eos": "token after a text (EOS)",
+}
+"""What must agree besides the tokens, by fields of `VocabularyHash`."""
 
 
 def read_vocabulary(header: Header) -> VocabularyHash | None:

@@ -117,17 +117,6 @@ def _once(found: list[LocalDraft]) -> list[LocalDraft]:
     return [pair for i, pair in enumerate(found) if places[i] not in places[:i]]
 
 
-def facts_if_same_tokens(target: Path, path: Path) -> Facts | None:
-    """Return the facts of a file whose vocabulary fits the target's by llama.cpp's test; None for others."""
-    ours, theirs = facts_of(target), facts_of(path)
-    return theirs if ours is not None and theirs is not None and _fit(ours, theirs) else None
-
-
-def _fit(one: Facts, other: Facts) -> bool:
-    words, others = one.vocabulary, other.vocabulary
-    return words is not None and others is not None and words.fits(others)
-
-
 class _Local:
     """The local models as drafts for a target."""
 
@@ -191,7 +180,8 @@ class _Local:
         return bool(found.home) or not named or not own or bool(named & own)
 
     def _speaks(self, other: Facts) -> bool:
-        return other.kind == "model" and _fit(self._facts, other)
+        one, two = self._facts.vocabulary, other.vocabulary
+        return other.kind == "model" and bool(one and two and one.fits(two))
 
 
 def _with_facts(models: Iterable[LocalModel]) -> Iterator[LocalDraft]:

@@ -15,7 +15,6 @@ from pyspec.gguf.vocabulary import VocabularyHash
 from pyspec.hub.drafts import (
     candidates,
     drafts_here,
-    facts_if_same_tokens,
     is_of,
     known_drafts,
     without_drafts,
@@ -235,25 +234,6 @@ def test_a_start_does_not_wait_for_every_header(home, monkeypatch):
     assert names_of(target) == []
     monkeypatch.setattr("pyspec.hub.drafts.monotonic", lambda: 0.0)
     assert names_of(target) == ["fits"]
-
-
-def test_equal_tokens_are_known_by_their_hash(home):
-    """Files of one vocabulary, also of a few tokens more; none of another text or beginning; what is no model is not known."""
-    target = made(home / "target.gguf", n_layer=2)
-    others = {
-        "same": {},
-        "text": {"tokens": [*tiny.TOKENS[:-1], "#"]},
-        "more": {"tokens": [*tiny.TOKENS, "[PAD32]"]},
-        "begins": {"adds": (True, False)},
-    }
-    found = {
-        name
-        for name, o in others.items()
-        if facts_if_same_tokens(target, made(home / f"{name}.gguf", **o))
-    }
-    assert found == {"same", "more"}
-    (home / "junk.gguf").write_bytes(b"junk")
-    assert not facts_if_same_tokens(target, home / "junk.gguf")
 
 
 # -- beside the target -------------------------------------------------------------------------------------------------
