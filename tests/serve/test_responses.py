@@ -44,7 +44,7 @@ def test_a_text_is_answered_as_in_a_chat(client):
     said = chat(client, [{"role": "user", "content": "go"}]).message.content
     assert answer.output_text == said
     assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
-    assert (answer.usage.output_tokens, answer.store) == (16, False)
+    assert (answer.usage.output_tokens, answer.store, answer.metadata) == (16, False, {})
     assert answer.usage.total_tokens == answer.usage.input_tokens + 16
     assert answer.speculation["verification"] == "strict"
 
