@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from pyspec.machine.child import run_child
+from types import SimpleNamespace
+
+import llama_cpp
+import pytest
+
+from pyspec.machine.child import ggml_function, run_child
 
 
 def test_too_little_address_space_is_a_report(tiny_target):
@@ -17,3 +22,10 @@ def test_child_that_says_nothing_is_a_failure():
 def test_child_that_takes_too_long_is_killed(tiny_target):
     outcome = run_child("trial", [str(tiny_target), str(64 << 20)], timeout=0.0)
     assert (outcome.ok, outcome.reason) == (False, "it did not finish in time")
+
+
+def test_a_function_that_no_library_has_is_named(tmp_path):
+    """Also where llama.cpp was built as one library, so that those of ggml are not there."""
+    lc = SimpleNamespace(__file__=str(tmp_path / "__init__.py"), _lib=llama_cpp.llama_cpp._lib)
+    with pytest.raises(ImportError, match="has no ggml_nothing"):
+        ggml_function(lc, "ggml_nothing", None)
