@@ -8,7 +8,7 @@ What earlier answers taught is kept in a cache of the bench's own. `--kept cold`
 pair answers for the first time; `--kept warm` lets ten prompts of the other half teach it first, and every answer after them.
 
 `times plain` compares tokens a second after the prompt, as `--json` reports them; `whole` does so for the whole answer, prompt
-included. A prompt's figures are medians of its pairs' ratios; the mean's interval is over prompts (95 %, Student's t). `--half 1`
+included. `said` is what the answers themselves say that drafts brought, where they say it. A prompt's figures are medians of its pairs' ratios; the mean's interval is over prompts (95 %, Student's t). `--half 1`
 or `2` takes every other prompt: what is tuned on one half is reported on the other. Words after `--` go to both processes. With
 `--out FOLDER` the page and its figures are written there.
 """
@@ -44,13 +44,18 @@ OPTIONS = {
     "out": None,
 }
 WARMING = 10  # answers
-HEAD = ("temperature", "prompt", "times plain", "whole", "tokens a round", "tok/s plain", "texts equal")  # fmt: skip
+HEAD = ("temperature", "prompt", "times plain", "said", "whole", "tokens a round", "tok/s plain", "texts equal")  # fmt: skip
 SLOW = 0.97
 """A prompt below this many times plain speed counts as slower."""
+NEAR = 0.05
+"""What answers say is right within this share."""
 
 
 class Pair(msgspec.Struct):
-    """An answer with drafts and one without: rates after the prompt and of the whole answer; whether the texts are equal."""
+    """An answer with drafts and one without: rates after the prompt and of the whole answer; whether the texts are equal.
+
+    said: what the answer with drafts says that they brought, as times plain; None where it does not say it.
+    """
 
     drafted: float
     plain: float
@@ -58,6 +63,13 @@ class Pair(msgspec.Struct):
     whole_plain: float
     tokens_a_round: float
     equal: bool
+    said: float | None = None
+
+
+def said(pairs: Sequence[Pair]) -> float | None:
+    """What the answers to a prompt say in the median; None if fewer than half of them do."""
+    known = [pair.said for pair in pairs if pair.said is not None]
+    return median(known) if 2 * len(known) >= len(pairs) else None
 
 
 class Everyday(Made, kw_only=True):
@@ -77,10 +89,9 @@ class Everyday(Made, kw_only=True):
         ratios = self.ratios(temperature)
         middle = fmean(ratios)
         half = half_width(ratios) if len(ratios) > 1 else 0.0
-        whole = fmean(
-            median(p.whole_drafted / p.whole_plain for p in each)
-            for each in self.pairs[temperature].values()
-        )
+        prompts = self.pairs[temperature].values()
+        whole = fmean(median(p.whole_drafted / p.whole_plain for p in each) for each in prompts)
+        told = [one / ratio for one, ratio in zip(map(said, prompts), ratios) if one is not None]
         return {
             "mean": f"{middle:.2f}",
             "interval": f"{middle - half:.2f} to {middle + half:.2f}",
@@ -89,7 +100,8 @@ class Everyday(Made, kw_only=True):
             "slower": str(sum(ratio < SLOW for ratio in ratios)),
             "prompts": str(len(ratios)),
             "whole": f"{whole:.2f}",
-            "rate": f"{fmean(p.plain for each in self.pairs[temperature].values() for p in each):.0f}",
+            "rate": f"{fmean(p.plain for each in prompts for p in each):.0f}",
+            "near": f"{sum(abs(off - 1) < NEAR for off in told)} of {len(told)}",
         }
 
     def page(self) -> str:
@@ -135,8 +147,9 @@ def run_pair(prompt: str, words: Sequence[str], *, plain_first: bool) -> Pair:
     )
     rates = [report["timings"]["tokens_per_second"] for report in (drafted, plain)]
     wholes = [_whole(report["timings"]) for report in (drafted, plain)]
-    length = drafted["speculation"]["mean_length"]
-    return Pair(*rates, *wholes, length, drafted["text"] == plain["text"])
+    report = drafted["speculation"]
+    equal = drafted["text"] == plain["text"]
+    return Pair(*rates, *wholes, report["mean_length"], equal, report.get("times_plain"))
 
 
 def _whole(timings: dict[str, float]) -> float:
@@ -147,8 +160,10 @@ def _whole(timings: dict[str, float]) -> float:
 
 def row(temperature: str, name: str, pairs: Sequence[Pair]) -> list[str]:
     """A prompt's line of the table."""
+    told = said(pairs)
     figures = (
         f"{median(pair.drafted / pair.plain for pair in pairs):.3f}",
+        "" if told is None else f"{told:.3f}",
         f"{median(pair.whole_drafted / pair.whole_plain for pair in pairs):.3f}",
         f"{median(pair.tokens_a_round for pair in pairs):.2f}",
         f"{median(pair.plain for pair in pairs):.1f}",
@@ -162,8 +177,9 @@ def shown(found: Everyday) -> str:
     for temperature, prompts in found.pairs.items():
         rows += [row(temperature, name, pairs) for name, pairs in prompts.items()]
         f = found.figures(temperature)
-        said = f"{f['mean']} ({f['interval']}), lowest {f['worst']}, {f['slower']} under {SLOW}"
-        rows.append([temperature, "mean", said, f["whole"], "", "", ""])
+        mean = f"{f['mean']} ({f['interval']}), lowest {f['worst']}, {f['slower']} under {SLOW}"
+        near = f"{f['near']} within {100 * NEAR:.0f} %"
+        rows.append([temperature, "mean", mean, near, f["whole"], "", "", ""])
     return table(HEAD, rows)
 
 

@@ -44,8 +44,8 @@ def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys
         plain = "none" in words
         rate, total = (10.0, 1250.0) if plain else (15.0, 1000.0)
         times = {"tokens_per_second": rate, "prefill_ms": 250.0, "total_ms": total}
-        length = {"mean_length": 1.0 if plain else 1.8}
-        return {"text": "x", "timings": times, "speculation": length}
+        told = {"mean_length": 1.0 if plain else 1.8, "times_plain": None if plain else 1.44}
+        return {"text": "x", "timings": times, "speculation": told}
 
     monkeypatch.setattr(everyday, "answer", answer)
     (tmp_path / "two.txt").write_text("one\ntwo\n")
@@ -54,8 +54,11 @@ def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys
     everyday.main([str(tmp_path / "two.txt"), *how, *folder, "--", "-t", "1"])
     rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
     # 10 tokens in 1250 ms, the prompt's 250 included, against 11.25 in 1000
-    assert [row[:4] for row in rows[:2]] == [["0.8", n, "1.500", "1.406"] for n in ("1", "2")]
-    assert rows[2][2:4] == ["1.50 (1.50 to 1.50), lowest 1.50, 0 under 0.97", "1.41"]
+    assert [row[:5] for row in rows[:2]] == [
+        ["0.8", n, "1.500", "1.440", "1.406"] for n in ("1", "2")
+    ]
+    mean = "1.50 (1.50 to 1.50), lowest 1.50, 0 under 0.97"
+    assert rows[2][2:5] == [mean, "2 of 2 within 5 %", "1.41"]
     quoted = script("pages").numbers(tmp_path)
     assert (quoted["everyday/0.8/mean"], quoted["everyday/0.8/whole"]) == ("1.50", "1.41")
     assert "1.50 (1.50 to 1.50)" in (tmp_path / "everyday" / "README.md").read_text()
