@@ -93,7 +93,9 @@ def computed(name: str) -> str:
 def quoted() -> list[Any]:
     """Each number that the two pages show, with its name, by page."""
     shown = partial(re.compile(r"<!--= ([^ ]+) -->(.*?)<!--/-->", re.DOTALL).findall)
-    pages = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "METHODS.md")}
+    pages = {
+        name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "METHODS.md")
+    }
     return [
         pytest.param(name, value, id=f"{page}-{name}")
         for page, text in pages.items()
