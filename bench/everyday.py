@@ -8,9 +8,10 @@ What earlier answers taught is kept in a cache of the bench's own. `--kept cold`
 pair answers for the first time; `--kept warm` lets ten prompts of the other half teach it first, and every answer after them.
 
 `times plain` compares tokens a second after the prompt, as `--json` reports them; `whole` does so for the whole answer, prompt
-included. `said` is what the answers themselves say that drafts brought, where they say it. A prompt's figures are medians of its pairs' ratios; the mean's interval is over prompts (95 %, Student's t). `--half 1`
-or `2` takes every other prompt: what is tuned on one half is reported on the other. Words after `--` go to both processes. With
-`--out FOLDER` the page and its figures are written there.
+included. `said` is what the answers themselves say that drafts brought, where they say it. A prompt's figures are medians of
+its pairs' ratios; the mean's interval is over prompts (95 %, Student's t). `--half 1` or `2` takes every other prompt: what is
+tuned on one half is reported on the other. Words after `--` go to both processes. With `--out FOLDER` the page and its figures
+are written there.
 """
 
 from __future__ import annotations
