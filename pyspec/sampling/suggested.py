@@ -15,20 +15,8 @@ from pyspec.sampling.options import NUMBERS, SUGGESTED, check_numbers
 _OF_FILE = {"temp": "temperature", "penalty_repeat": "repeat_penalty"}
 """Keys of files whose names are not ours."""
 
-_MEANINGLESS = {"penalty_last_n": 64, "repeat_last_n": 64, "mirostat": 0}
+_MEANINGLESS = {"penalty_last_n": 64, "repeat_last_n": 64, "mirostat": 0, "sequence": ""}
 """What is not followed, and the value at which nothing is lost by that."""
-
-_OUR_ORDER = ("penalties", "dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
-_OFF: dict[str, dict[str, float]] = {
-    "penalties": {"repeat_penalty": 1.0},
-    "top_k": {"top_k": 0},
-    "typ_p": {},
-    "top_p": {"top_p": 1.0},
-    "min_p": {"min_p": 0.0},
-    "xtc": {"xtc_probability": 0.0},
-    "temperature": {"temperature": 1.0},
-}
-"""A sampler that a sequence leaves out does nothing; these values say so."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +35,9 @@ class SuggestedSampling:
             for name in SUGGESTED
             if name in self.values and name not in set_by_user
         ]
-        sentence = f"sampling as the model suggests: {' '.join(named)}" if named else ""
-        if not self.left:
-            return sentence
-        return "; ".join(
-            filter(None, [sentence, f"its {' and '.join(self.left)} cannot be followed"])
-        )
+        parts = [f"sampling as the model suggests: {' '.join(named)}"] if named else []
+        parts += [f"its {' and '.join(self.left)} cannot be followed"] if self.left else []
+        return "; ".join(parts)
 
 
 def suggested_by(path: Path, name: str = "") -> SuggestedSampling:
@@ -65,14 +50,12 @@ def suggested_by(path: Path, name: str = "") -> SuggestedSampling:
     kept = ollama_params(path, name)
     found = {_OF_FILE.get(key, key): value for key, value in {**own, **kept}.items()}
     values, left = dict[str, float](), list[str]()
-    sequence = found.pop("sequence", None)
-    off, disorder = _of_sequence(sequence) if isinstance(sequence, str) else ({}, [])
     for key, value in found.items():
         if key in SUGGESTED and _is_usable(key, value):
             values[key] = value
         elif key in SUGGESTED or (key in _MEANINGLESS and value != _MEANINGLESS[key]):
             left.append(key)
-    return SuggestedSampling({**values, **off}, (*left, *disorder))
+    return SuggestedSampling(values, tuple(left))
 
 
 def _is_usable(name: str, value: Any) -> bool:
@@ -86,15 +69,3 @@ def _is_usable(name: str, value: Any) -> bool:
     except OptionError:
         return False
     return True
-
-
-def _of_sequence(sequence: str) -> tuple[dict[str, float], list[str]]:
-    """Return values that turn off what a sequence of samplers leaves out, and what of it cannot be followed."""
-    named = [_ALSO.get(word, word) for word in sequence.split(";") if word]
-    ours = [word for word in named if word in _OUR_ORDER]
-    off = {k: v for each, values in _OFF.items() if each not in named for k, v in values.items()}
-    in_order = ours == sorted(ours, key=_OUR_ORDER.index)
-    return off, [] if in_order else [f"order of samplers ({sequence[:80]})"]
-
-
-_ALSO = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p"}

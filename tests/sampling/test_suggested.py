@@ -55,22 +55,13 @@ def test_what_is_no_value_of_its_option_is_named(tmp_path: Path, name: str, valu
 
 @pytest.mark.parametrize(
     ("said", "left"),
-    [({"mirostat": 2}, ("mirostat",)), ({"mirostat": 0}, ()), ({"penalty_last_n": 256}, ("penalty_last_n",))],
+    [
+        ({"mirostat": 2}, ("mirostat",)), ({"mirostat": 0}, ()), ({"penalty_last_n": 256}, ("penalty_last_n",)),
+        ({"sequence": "top_k;temperature"}, ("sequence",)),
+    ],
 )  # fmt: skip
 def test_what_cannot_be_followed_is_named(tmp_path: Path, said: Any, left: Any) -> None:
     assert of(tmp_path, **said).left == left
-
-
-def test_a_sequence_turns_off_what_it_leaves_out(tmp_path: Path) -> None:
-    """In llama.cpp only samplers of the sequence run."""
-    found = of(tmp_path, sequence="top_k;top_p;temperature", min_p=0.25)
-    off = {"repeat_penalty": 1.0, "min_p": 0.0, "xtc_probability": 0.0}
-    assert found == SuggestedSampling(off)
-
-
-def test_another_order_of_samplers_is_named(tmp_path: Path) -> None:
-    (left,) = of(tmp_path, sequence="temperature;top_k").left
-    assert left == "order of samplers (temperature;top_k)"
 
 
 def ollama(root: Path, model: Path, **named: dict[str, Any]) -> Path:
