@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
@@ -37,10 +37,11 @@ from pyspec.machine.files import show, size_of
 from pyspec.machine.machine import address_space_left, default_threads
 from pyspec.machine.others import file_name_of
 from pyspec.sampling.limits import check_cache_type, check_overrides, check_ranges, is_quantised
-from pyspec.text.answer import Speech
 from pyspec.text.render import DEFAULT, KEY, Renderer, brings_template, templates_of
-from pyspec.text.template import ChatTemplate
 from pyspec.vocab.tokenizer import GuardedTokenizer, forget_vocabulary
+
+if TYPE_CHECKING:
+    from pyspec.text.answer import Speech
 
 log = logging.getLogger("pyspec")
 
@@ -300,6 +301,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     @cached_property
     def speech(self) -> Speech:
         """How the model writes reasoning and tool calls."""
+        from pyspec.text.answer import Speech  # noqa: PLC0415 - for chats alone
+
         return Speech.of(self)
 
     @property
@@ -325,6 +328,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     def _open_chats(self, kwargs: Mapping[str, Any], chosen: tuple[Any, ...]) -> None:
         """Install our template as the only way to prompts, also under llama-cpp-python's names for chat formats from files."""
+        from pyspec.text.template import ChatTemplate  # noqa: PLC0415 - who only names the class needs none
+
         if isinstance(self.tokenizer_, llama_cpp.LlamaTokenizer):
             self.tokenizer_ = GuardedTokenizer(self)
         # llama-cpp-python cannot compile them any more

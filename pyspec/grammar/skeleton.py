@@ -159,14 +159,12 @@ class Skeleton:
             forced, mark = _forced(ahead)
             if not forced and mark is None and spaces:
                 forced, digit = self._likely(ahead, spacing)
-            if not forced or not ahead.consume_tokens(self._bytes(forced)):
+            ids = [self._vocabulary.byte_ids[byte] for byte in forced]
+            if not ids or not ahead.consume_tokens(ids):
                 break
             text += forced
             spacing.read(forced)
         return text, mark, digit if text[-1:] in SPACES else b""
-
-    def _bytes(self, text: bytes) -> list[int]:
-        return [self._vocabulary.byte_ids[byte] for byte in text]
 
     def _likely(self, matcher: LLMatcher, spacing: Spacing) -> tuple[bytes, bytes]:
         """The next bytes, if only spaces are in doubt, and a digit if a number comes behind them; nothing otherwise."""

@@ -16,12 +16,11 @@ from pyspec.engine.options import AnswerOptions
 from pyspec.errors import EngineError, InputEncoding, InputError
 from pyspec.grammar.languages import Constraint
 from pyspec.grammar.masks import MaskProcessor, Masks
-from pyspec.llama.options import Completion, IdStream
+from pyspec.llama.calls import Completion, IdStream
 from pyspec.sampling.chain import MIN_TOP_P, ProcessorHook, error_behind, refuse
 from pyspec.sampling.limits import check_bias, check_ranges
 from pyspec.sampling.options import Sampling
 from pyspec.screen.words import SpeculationBlock
-from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart, Piece, Step, targets_own
 from pyspec.text.prompts import FillIn
 from pyspec.vocab.tokenizer import check_tokens
@@ -241,9 +240,10 @@ def chat_steps(
     """The steps of a chat by the model's own template."""
     seed = given["seed"]
     drawn = drawn_by(llm, speculation, seed, given["logit_bias"])
-    if seed is not None:
-        check_ranges({"seed": seed})
-    llm._seed = _next_seed(llm._seed) if seed is None else seed
+    if seed is None:  # as llama-cpp-python gives a call without one
+        seed = random.Random(llm._seed).randint(0, 2**32)  # noqa: S311
+    check_ranges({"seed": seed})
+    llm._seed = seed
     options = AnswerOptions(
         sampling_of(given, llm._seed, {**drawn, **samplers}),
         speculation,
@@ -261,11 +261,6 @@ def chat_steps(
     return lock.held(plain_steps(llm, chat.prompt, options))
 
 
-def _next_seed(seed: int) -> int:
-    """The seed that llama-cpp-python gives a call without one."""
-    return random.Random(seed).randint(0, 2**32)  # noqa: S311 - as it does
-
-
 def plain_steps(llm: Any, prompt: list[int], options: AnswerOptions) -> Generator[Step, None, None]:
     """The steps of llama-cpp-python's own `generate`."""
     numbers, grammar = vars(options.sampling), options.grammar
@@ -274,7 +269,9 @@ def plain_steps(llm: Any, prompt: list[int], options: AnswerOptions) -> Generato
         processors.append(MaskProcessor(Masks(grammar, llm)))
         grammar = None
     if (bias := options.sampling.logit_bias) is not None:
-        processors.append(lambda _ids, scores: _biased(scores, bias))
+        added = np.zeros(llm.n_vocab(), np.single)
+        added[list(bias)] = list(bias.values())
+        processors.append(lambda _ids, scores: scores + added)
     llm.last_speculation = SpeculationBlock({})
     ids = llama_cpp.Llama.generate(
         llm,
@@ -287,13 +284,6 @@ def plain_steps(llm: Any, prompt: list[int], options: AnswerOptions) -> Generato
     for token in ids:
         ended = llama_cpp.llama_vocab_is_eog(llm._model.vocab, token)
         yield Step(targets_own([token]), "stop" if ended else None)
-
-
-def _biased(scores: Any, bias: Mapping[int, float]) -> Any:
-    made = np.copy(scores)
-    for token, value in bias.items():
-        made[token] += value
-    return made
 
 
 def stream_text(
@@ -321,6 +311,8 @@ def stream_text(
     Raises:
         PyspecError: As `SpeculativeLlama.steps` does.
     """
+    from pyspec.text.answer import AnswerReader  # noqa: PLC0415 - who only names the class needs none
+
     own = AnswerOptions.of(options, **more)
     reader = AnswerReader(llm.piece, own.stop)
     if chat:

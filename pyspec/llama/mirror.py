@@ -56,11 +56,6 @@ class ScoreRows:
         return whole if dtype is None else whole.astype(dtype)
 
     @property
-    def size(self) -> int:
-        """Number of floats held."""
-        return len(self._rows) * self._n_vocab
-
-    @property
     def last(self) -> npt.NDArray[np.float32] | None:
         """The last row kept, [n_vocab], or None."""
         return self._rows[-1] if self._rows else None
@@ -299,18 +294,15 @@ class Mirror(TargetLlama):
             return super().embed(*args, **kwargs)
 
     def reset(self) -> None:
-        """See `llama_cpp.Llama.reset`."""
         with self.answer_lock.alone():
             super().reset()
             self.context_text.keep_whole(0)
 
     def sample(self, *args: Any, **kwargs: Any) -> int:
-        """See `llama_cpp.Llama.sample`."""
         with self.answer_lock.alone():
             return int(super().sample(*args, **kwargs))
 
     def save_state(self) -> Any:
-        """See `llama_cpp.Llama.save_state`."""
         with self.answer_lock.alone():
             return super().save_state()
 

@@ -21,32 +21,15 @@ from typing_extensions import Unpack
 from pyspec.engine.offload import placed
 from pyspec.engine.options import OFF, AnswerOptions, Speculation
 from pyspec.errors import EngineError, OptionError
-from pyspec.llama.generation import (
-    Answering,
-    chat_steps,
-    chunks_of,
-    completion_of,
-    ids_of,
-    marked,
-    sampling_of,
-)
+from pyspec.llama import calls, generation
+from pyspec.llama.calls import ChatAnswer, ChatChunk, ChatOptions, TextAnswer, TextOptions
 from pyspec.llama.mirror import ClosedHandle, Mirror, closed_error
-from pyspec.llama.options import Completion, HandlersOptions, IdStream, Method, refuse_unknown
-from pyspec.llama.results import (
-    ChatAnswer,
-    ChatChunk,
-    ChatOptions,
-    IdOptions,
-    TextAnswer,
-    TextOptions,
-)
 from pyspec.machine import AUTO
 from pyspec.machine.others import name_of
 from pyspec.sampling.chain import refuse
 from pyspec.sampling.limits import check_ranges
 from pyspec.sampling.options import ANY_SEED, Noise, Sampling, check_noise
 from pyspec.sampling.verification import Strict, Verification, check_rule
-from pyspec.screen.progress import busy, file_of
 from pyspec.screen.words import SpeculationBlock, model_line, shown_as
 from pyspec.text.parts import Step
 from pyspec.vocab.tokenizer import piece_reader
@@ -64,13 +47,13 @@ __all__ = ["OFF", "Speculation", "SpeculativeLlama"]
 log = logging.getLogger("pyspec")
 
 _GREEDY = Sampling(temperature=0.0)
-_TEXT = Method("create_completion", speculation="Speculation | None")
-_CHAT = Method(
+_TEXT = calls.Method("create_completion", speculation="Speculation | None")
+_CHAT = calls.Method(
     "create_chat_completion",
     speculation="Speculation | None",
     chat_template_kwargs="Mapping[str, Any] | None",
 )
-_IDS = Method("generate")
+_IDS = calls.Method("generate")
 
 
 _OF_DRAFTS = (
@@ -203,9 +186,11 @@ class SpeculativeLlama(Mirror):
         given |= given.pop("kwargs")
         del given["self"], given["model_path"]
         if type(self) is SpeculativeLlama:  # libraries pass what they like to an `InstalledLlama`
-            refuse_unknown(SpeculativeLlama, kwargs)
+            calls.refuse_unknown(SpeculativeLlama, kwargs)
         if (foreign := given.pop("draft_model")) is not None and draft == "auto":
             given["draft"] = draft = foreign
+        from pyspec.screen.progress import busy, file_of  # noqa: PLC0415 - it brings the store of models
+
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
         file = file_of(model_path)
         with busy(f"loading {name_of(Path(file))}"):
@@ -221,7 +206,7 @@ class SpeculativeLlama(Mirror):
         check_rule(self.verification)
         check_noise(self.noise)
         self.has_seed = given["seed"] not in (None, ANY_SEED, -1)
-        self._bound = HandlersOptions()
+        self._bound = calls.HandlersOptions()
         self._session: Session | None = None
         self.pair_memory: PairMemory | None = None
         self._noted: set[str] = set()
@@ -338,11 +323,11 @@ class SpeculativeLlama(Mirror):
             if (processors := given["logits_processor"]) is not None:
                 given["logits_processor"] = llama_cpp.LogitsProcessorList(map(lent, processors))
             made = super()._create_completion(**given, stopping_criteria=criteria)
-            chunks = chunks_of(self, None, made)
+            chunks = generation.chunks_of(self, None, made)
         else:
-            completion = completion_of(self, given, samplers, speculation, criteria)
+            completion = generation.completion_of(self, given, samplers, speculation, criteria)
             made = super()._create_completion(**given, stopping_criteria=completion)
-            chunks = chunks_of(self, completion, made)
+            chunks = generation.chunks_of(self, completion, made)
         return chunks if given["stream"] else shown_as(next(chunks))
 
     __call__ = create_completion
@@ -392,11 +377,11 @@ class SpeculativeLlama(Mirror):
                 result = super().create_chat_completion(**given)
             if isinstance(result, dict):
                 return shown_as({**result, "speculation": self.last_speculation})
-            return (marked(self, chunk) for chunk in result)
+            return (generation.marked(self, chunk) for chunk in result)
         from pyspec.text.completions import ChatCompletion  # noqa: PLC0415 - for chats alone
 
         chat = ChatCompletion(self, given, variables)
-        steps = chat_steps(self, chat, given, samplers, speculation)
+        steps = generation.chat_steps(self, chat, given, samplers, speculation)
         return chat.chunks(steps) if given["stream"] else shown_as(chat.whole(steps))
 
     @contextmanager
@@ -412,7 +397,9 @@ class SpeculativeLlama(Mirror):
 
     # -- tokens --------------------------------------------------------------------------------------------------------
 
-    def generate(self, tokens: Sequence[int], *args: Any, **options: Unpack[IdOptions]) -> IdStream:
+    def generate(
+        self, tokens: Sequence[int], *args: Any, **options: Unpack[calls.IdOptions]
+    ) -> calls.IdStream:
         """llama-cpp-python's `generate`. Arguments not listed are its own or fields of `Sampling`.
 
         Args:
@@ -430,24 +417,24 @@ class SpeculativeLlama(Mirror):
             refuse(samplers)
             self.note("logits_all or embedding: decoding plainly, as llama-cpp-python does")
             self.last_speculation = SpeculationBlock({})
-            plain: IdStream = super().generate(**given)
+            plain: calls.IdStream = super().generate(**given)
             return plain
         call = given["stopping_criteria"]
-        its = isinstance(call, Completion) and call.answer is None
+        its = isinstance(call, calls.Completion) and call.answer is None
         if not its:  # a caller's own, or a drafter's inside an answer
             own = None if call is None else self.answer_lock.lent(call)
             speculation = self._bound.speculation
             noise = speculation.sampling or self.noise
             options_ = AnswerOptions(speculation=speculation, goes_on=True)
-            call = Completion(options_, {"noise": noise, **samplers}, own)
+            call = calls.Completion(options_, {"noise": noise, **samplers}, own)
         given["temperature"] = given["temp"]
         answer_options = replace(
             call.options,
-            sampling=sampling_of(given, self._seed, call.sampling),
+            sampling=generation.sampling_of(given, self._seed, call.sampling),
             grammar=given["grammar"],
             logits_processor=given["logits_processor"],
         )
-        ids = ids_of(self, tokens, answer_options, given["reset"], call, is_its=its)
+        ids = generation.ids_of(self, tokens, answer_options, given["reset"], call, is_its=its)
         call.answer = ref(ids)
         return ids
 
@@ -468,7 +455,7 @@ class SpeculativeLlama(Mirror):
         """
         if not isinstance(options, AnswerOptions):
             more["speculation"] = more.get("speculation") or self._bound.speculation
-        answer = Answering(self, tokens, AnswerOptions.of(options, **more))
+        answer = generation.Answering(self, tokens, AnswerOptions.of(options, **more))
         return self.answer_lock.held(answer)
 
     def new_policy(

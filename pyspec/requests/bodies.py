@@ -27,7 +27,7 @@ from pyspec.requests.fields import (
 from pyspec.requests.records import CHAT, COMPLETION, Record, RequestFields
 from pyspec.sampling.chain import MIN_TOP_P
 from pyspec.sampling.limits import MAX_TOKENS
-from pyspec.text.formats import format_language, tools_left
+from pyspec.text.completions import format_language, tools_left
 from pyspec.text.messages import content_text
 from pyspec.text.result import Result
 

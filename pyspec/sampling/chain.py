@@ -110,18 +110,14 @@ class CoupledXtc(SamplerHook):
         super().__init__()
         self._seed, self._probability, self._position = seed, probability, position
         always = 1.0
-        self._xtc = llama_cpp.llama_sampler_init_xtc(always, threshold, 1, seed)
-
-    def close(self) -> None:
-        """Free llama.cpp's part."""
-        llama_cpp.llama_sampler_free(self._xtc)
+        self.inner = llama_cpp.llama_sampler_init_xtc(always, threshold, 1, seed)
 
     def accept(self, token: int) -> None:
         self._position += 1
 
     def apply(self, array: Any) -> None:
         if xtc_chance(self._seed, self._position) < self._probability:
-            llama_cpp.llama_sampler_apply(self._xtc, array)
+            llama_cpp.llama_sampler_apply(self.inner, array)
 
 
 class Dry:
@@ -245,16 +241,6 @@ def _add_dry(chain: Any, sampling: Sampling, llama: Any, tokens: Sequence[int]) 
     llama_cpp.llama_sampler_chain_add(chain.sampler, sampler)
 
 
-def _add_xtc(chain: Any, sampling: Sampling, position: int) -> None:
-    how = sampling.xtc_probability, sampling.xtc_threshold
-    if not sampling.ours:
-        chain.add_xtc(*how, 1, sampling.seed)
-        return
-    xtc = CoupledXtc(sampling.seed, *how, position)
-    chain._exit_stack.callback(xtc.close)
-    _add_own(chain, xtc)
-
-
 def _add_choice(chain: Any, sampling: Sampling, n_vocab: int, position: int) -> None:
     if sampling.temperature == 0.0:
         chain.add_greedy()
@@ -277,8 +263,13 @@ def _add_truncation(chain: Any, sampling: Sampling, position: int) -> None:
         chain.add_typical(sampling.typical_p, 1)
     chain.add_top_p(sampling.top_p, 1)
     chain.add_min_p(sampling.min_p, 1)
-    if sampling.excluding:
-        _add_xtc(chain, sampling, position)
+    how = sampling.xtc_probability, sampling.xtc_threshold
+    if sampling.excluding and sampling.ours:
+        xtc = CoupledXtc(sampling.seed, *how, position)
+        chain._exit_stack.callback(llama_cpp.llama_sampler_free, xtc.inner)
+        _add_own(chain, xtc)
+    elif sampling.excluding:
+        chain.add_xtc(*how, 1, sampling.seed)
     if sampling.dynatemp_range:
         own = sampling.temperature, sampling.dynatemp_range, sampling.dynatemp_exponent
         chain.add_temp_ext(*own)

@@ -54,16 +54,8 @@ RANGES = {
 
 
 KV_TYPES = {
-    0: "F32",
-    1: "F16",
-    2: "Q4_0",
-    3: "Q4_1",
-    6: "Q5_0",
-    7: "Q5_1",
-    8: "Q8_0",
-    20: "IQ4_NL",
-    30: "BF16",
-}
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 20: "IQ4_NL", 30: "BF16",
+}  # fmt: skip
 """ggml's numbers of the types that KV caches may have."""
 
 _TYPED = ("type_k", "type_v", "draft_type_k", "draft_type_v")
@@ -76,15 +68,11 @@ def check_overrides(overrides: Mapping[str, Any] | None) -> tuple[tuple[str, Any
     """The pairs of `kv_overrides`. Raises OptionError for one that llama.cpp cannot store."""
     pairs = tuple((overrides or {}).items())
     for key, value in pairs:
-        fits = isinstance(value, (bool, float, str)) or (
-            isinstance(value, int) and -(2**63) <= value < 2**63
-        )
+        known = isinstance(value, (bool, int, float, str))
+        fits = known and not (isinstance(value, int) and abs(value) >= 2**63)
         texts = [text for text in (key, value) if isinstance(text, str)]
-        if (
-            not fits
-            or not key
-            or any(len(text.encode()) > MAX_BYTES or "\0" in text for text in texts)
-        ):
+        short = all(len(text.encode()) <= MAX_BYTES and "\0" not in text for text in texts)
+        if not (fits and key and short):
             raise OptionError(
                 f"the override {key[:40]!r} cannot be used",
                 f"use a bool, int, float or str; keys and strings have at most {MAX_BYTES} bytes",

@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args
 
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import Range, check_bias, check_breakers, check_ranges
@@ -105,26 +105,21 @@ def number(
     usual: tuple[float, float] | None = None,
     suggested: bool = False,
 ) -> Any:
-    """Return a dataclass field that is one of the numbers; those without a meaning for users are not offered for."""
-    metadata = {
-        "allowed": allowed, "help": help_, "word": word, "aliases": aliases,
-        "usual": usual or allowed[:2], "suggested": suggested, "offered": bool(help_),
-    }  # fmt: skip
-    return field(default=default, metadata=metadata)
+    """Return a dataclass field that is one of the numbers; one without a meaning for users is offered by no interface of ours."""
+    most = usual or allowed[:2]
+    made = SamplerOption(
+        "", type(default), default, allowed, help_, word, aliases, most, suggested, bool(help_)
+    )
+    return field(default=default, metadata={"option": made})
 
 
 def numbers(kind: type[SamplerNumbers]) -> tuple[SamplerOption, ...]:
     """Return the options that the fields of a dataclass declare, in order."""
-    kinds, found = get_type_hints(kind), list[SamplerOption]()
-    for each in fields(kind):
-        if each.metadata:
-            known = {**each.metadata, "word": each.metadata["word"] or each.name.replace("_", "-")}
-            found.append(
-                SamplerOption(
-                    name=each.name, kind=kinds[each.name], **{**known, "default": each.default}
-                )
-            )
-    return tuple(found)
+    found = [(each.name, each.metadata["option"]) for each in fields(kind) if each.metadata]
+    return tuple(
+        option._replace(name=name, word=option.word or name.replace("_", "-"))
+        for name, option in found
+    )
 
 
 _WHOLE = (1 << 31) - 1

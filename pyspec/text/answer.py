@@ -25,7 +25,7 @@ from pyspec.text.notation import (
 )
 from pyspec.text.parser import AnswerParser, joined
 from pyspec.text.parts import AnswerPart
-from pyspec.text.stream import TextAssembler
+from pyspec.text.stream import StopFinder
 from pyspec.text.template import ChatTemplate
 from pyspec.vocab.tokenizer import piece_reader
 
@@ -51,9 +51,10 @@ class AnswerReader:
         *,
         forced: bool = False,
     ) -> None:
-        self._stop, self._parser, self._forced = tuple(stop), parser, forced
-        self._text = TextAssembler(piece, () if parser else self._stop)
-        self._content = _stopping(self._stop)
+        self._piece, self._parser, self._forced = piece, parser or AnswerParser(Notation()), forced
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stop = tuple(stop)
+        self._finder = StopFinder(self._stop)
         self._begun = parser is None
         self.reasoned = 0
         """Tokens of reasoning so far."""
@@ -61,28 +62,26 @@ class AnswerReader:
     @property
     def done(self) -> bool:
         """Whether a stop string was met; further tokens are ignored."""
-        return self._content.done if self._parser else self._text.done
+        return self._finder.found is not None
 
     @property
     def stopped_by(self) -> str | None:
         """The stop string that was met, if any."""
-        text: TextAssembler = self._content if self._parser else self._text
-        return text.stopped_by
+        return self._finder.found
 
     @property
     def halfway(self) -> bool:
         """Whether the last token ended inside a character."""
-        return self._text.halfway
+        return bool(self._decoder.getstate()[0])
 
     @property
     def inside(self) -> bool:
         """Whether the next token belongs to reasoning; at the end, whether the answer was cut inside it."""
-        return self._parser is not None and self._parser.inside
+        return self._parser.inside
 
     def reason(self, ended: str | None) -> str | None:
         """Return the finish reason: "tool_calls" if the answer stopped with complete calls, else `ended`."""
-        called = self._parser is not None and self._parser.calls.complete > 0
-        return "tool_calls" if called and ended == "stop" else ended
+        return "tool_calls" if self._parser.calls.complete and ended == "stop" else ended
 
     def push(self, ids: Iterable[int]) -> list[AnswerPart]:
         """Return the parts that these tokens make safe to show. Where they may be reasoning, they are counted one by one."""
@@ -98,24 +97,19 @@ class AnswerReader:
     def _push(self, ids: Iterable[int]) -> list[AnswerPart]:
         if self.done:
             return []
-        text = self._text.push(ids)
-        if self._parser is None:
-            return _content(text)
+        text = self._decoder.decode(b"".join(map(self._piece, ids)))
         return self._stopped(self._parser.push(text)) if text else []
 
     def finish(self) -> list[AnswerPart]:
         """Return what was held back until the end."""
         if self.done:
             return []
-        text = self._text.finish()
-        if self._parser is None:
-            return _content(text)
-        parts = [*self._parser.push(text), *self._parser.finish()]
+        rest = self._decoder.decode(b"", final=True)
+        parts = [*self._parser.push(rest), *self._parser.finish()]
         if self._forced:
             kept = (part for part in parts if part.kind != "content")
             parts = [replace(each, text="") if each.kind == "broken" else each for each in kept]
-        parts = self._stopped(parts)
-        return parts if self.done else parts + _content(self._content.finish())
+        return joined(self._stopped(parts) + _content(self._finder.finish()))
 
     def _stopped(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         """Cut the parts at the first stop string in the content."""
@@ -124,18 +118,12 @@ class AnswerReader:
         made: list[AnswerPart] = []
         for part in parts:
             if part.kind == "content":
-                made += _content(self._content.push([part.text]))
+                made += _content(self._finder.push(part.text))
             else:  # a stop string cannot span this part
-                made += [*_content(self._content.finish()), part]
-                self._content = _stopping(self._stop)
+                made += [*_content(self._finder.finish()), part]
             if self.done:
                 break
         return made
-
-
-def _stopping(stop: Sequence[str]) -> Any:
-    """Return an assembler that finds stop strings in pieces of text instead of tokens."""
-    return TextAssembler(lambda text: str(text).encode(), stop)
 
 
 def _content(text: str) -> list[AnswerPart]:
@@ -304,7 +292,7 @@ class ReasoningLimit:
         if not end:
             return None
         reader = speech.reader(prompt, functions=self.functions, goes_on=self.goes_on)
-        return Budget(reader, self.tokens, end, speech.piece)
+        return Budget(reader, self.tokens, end)
 
 
 def reasoning_end(notation: Notation, architecture: str = "") -> str:
@@ -322,14 +310,11 @@ def reasoning_end(notation: Notation, architecture: str = "") -> str:
 class Budget:
     """Follows an answer, and says which token has to come next once its reasoning is to end.
 
-    reader: of this answer. most: tokens of reasoning. end: tokens that end it. piece: bytes of a token.
+    reader: of this answer. most: tokens of reasoning. end: tokens that end it.
     """
 
-    def __init__(
-        self, reader: AnswerReader, most: int, end: Sequence[int], piece: Callable[[int], bytes]
-    ) -> None:
-        self._reader, self._most, self._end, self._piece = reader, most, list(end), piece
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    def __init__(self, reader: AnswerReader, most: int, end: Sequence[int]) -> None:
+        self._reader, self._most, self._end = reader, most, list(end)
         self._due: list[int] = []
         self._tries = _TRIES
         self._look()
@@ -344,7 +329,6 @@ class Budget:
             self.give_up()
         if self._due or self._tries:
             self._reader.push([token])
-            self._decoder.decode(self._piece(token))
         if not self._due:
             self._look()
 
@@ -354,6 +338,5 @@ class Budget:
 
     def _look(self) -> None:
         spent = self._reader.inside and self._reader.reasoned >= self._most
-        # half a character would stay half
-        if spent and self._tries and not self._decoder.getstate()[0]:
+        if spent and self._tries and not self._reader.halfway:  # half a character would stay half
             self._due, self._tries = list(self._end), self._tries - 1

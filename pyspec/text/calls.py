@@ -6,15 +6,82 @@ The object has the name too (Hermes, Qwen, Llama 3, Mistral's lists, Command-R),
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspec.text.parts import Calls, encodable, properties_of
-from pyspec.text.scan import Scan, Scanner, read_near_json
+from pyspec.text.parts import AnswerPart, encodable, is_object, properties_of
+from pyspec.text.stream import Scan, Scanner, read_near_json
+
+
+class Calls:
+    """Turns the calls that a reader finds in a text into parts.
+
+    functions: parameter schemas by function name. name: the answer's name, from which ids are made. short_ids: make ids of
+    nine letters and digits, as Mistral's templates demand.
+    """
+
+    def __init__(
+        self,
+        scanner: Scanner,
+        give: Callable[[AnswerPart], None],
+        functions: Mapping[str, Any],
+        name: str,
+        *,
+        short_ids: bool = False,
+    ) -> None:
+        self.functions = functions
+        self._scanner, self._give = scanner, give
+        self._name, self._short = name, short_ids
+        self._arguments: list[str] | None = None
+        self._index = -1
+        self.complete = 0
+        """How many calls are complete."""
+
+    @property
+    def begun(self) -> int:
+        """How many calls have begun."""
+        return self._index + 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call has begun and not ended."""
+        return self._arguments is not None
+
+    def begin(self, name: str, call_id: str = "") -> None:
+        """Begin a call. call_id: its id, if the model wrote one."""
+        self._index += 1
+        self._arguments = []
+        digest = hashlib.sha256(f"{self._name}\0{self._index}".encode()).hexdigest()
+        own = digest[:9] if self._short else f"call_{digest[:24]}"
+        self._give(AnswerPart("call", name, self._index, call_id or own))
+
+    def add(self, text: str) -> None:
+        """Add to the arguments of the open call."""
+        if text and self._arguments is not None:
+            self._arguments.append(text)
+            self._give(AnswerPart("arguments", text, self._index))
+
+    def end(self) -> bool:
+        """Complete the open call if its arguments are a JSON object, and return whether they are."""
+        text, taken = "".join(self._arguments or ()), self._scanner.taken
+        if not is_object(text):
+            return False
+        self.complete += 1
+        self._arguments = None
+        if taken is not None:
+            taken.clear()
+        return True
+
+    def abandon(self) -> None:
+        """Withdraw the open call: it was cut or is not valid."""
+        taken, self._arguments = self._scanner.taken or [], None
+        self._give(AnswerPart("broken", "".join(taken), self._index))
+        taken.clear()
 
 
 class CallForm(ABC):
@@ -79,15 +146,12 @@ class ObjectCalls(CallForm):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All marks; they must be shown even if they are control tokens."""
         return tuple(filter(None, (self.open, self.close)))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read calls up to their closing mark; return False at anything else."""
         return (yield from read_objects(s, calls, self.close, keyed=self.keyed))
 
     def spoken(self, functions: Sequence[Mapping[str, Any]]) -> list[str] | None:
-        """Return calls as the model writes them, where it writes a list."""
         if not self.listed or self.keyed:
             return None
         calls = [{self.name: f["name"], self.arguments: f["arguments"]} for f in functions]
@@ -311,11 +375,9 @@ class NamedCalls(CallForm):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All marks; they must be shown even if they are control tokens."""
         return tuple(filter(None, (*self.section, self.open, self.close, *self.others)))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read calls; return False at anything else."""
         if mark == self.section[0] != self.open:
             yield from s.space()
             if not (yield from s.accept(self.open)):

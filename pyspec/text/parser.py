@@ -8,13 +8,59 @@ See https://github.com/openai/harmony.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyspec.text.calls import CallForm, read_arguments
+from pyspec.text.calls import CallForm, Calls, read_arguments
 from pyspec.text.notation import CHANNEL, ENDS, MARKS, MESSAGE, START, Notation, Reasoning
-from pyspec.text.parts import AnswerPart, Calls, TrimmedText
-from pyspec.text.scan import Scan, Scanner
+from pyspec.text.parts import AnswerPart, PartKind
+from pyspec.text.stream import Scan, Scanner
+
+
+class TrimmedText:
+    """Outgoing text of one kind. ends: whether white space at its end is held back until more text follows."""
+
+    def __init__(self, kind: PartKind, give: Callable[[AnswerPart], None], *, ends: bool) -> None:
+        self.ends = ends
+        self._kind, self._give = kind, give
+        self._dropping = self._has_text = False
+        self._space: list[str] = []
+
+    def skip(self) -> None:
+        """Drop white space up to the next text."""
+        self._dropping = True
+        self._space.clear()
+
+    def renew(self) -> None:
+        """Start a new paragraph with the next text."""
+        self.skip()
+        if self._has_text:
+            self._space.append("\n\n")
+
+    def add(self, text: str) -> None:
+        """Pass on text."""
+        if self._dropping:
+            text = text.lstrip()
+        if not text:
+            return
+        self._dropping = False
+        body = text.rstrip() if self.ends else text
+        if body:
+            self._has_text = True
+            self._give(AnswerPart(self._kind, self.hold() + body))
+        self._space.append(text[len(body) :])
+
+    def hold(self) -> str:
+        """Take out and return the white space that was held back."""
+        space = "".join(self._space)
+        self._space.clear()
+        return space
+
+    def flush(self) -> None:
+        """Pass on the white space that was held back."""
+        if space := self.hold():
+            self._give(AnswerPart(self._kind, space))
+
 
 _HEADS = ("to=", " to=", START, CHANNEL, MESSAGE)
 
@@ -62,11 +108,9 @@ class ChannelReader:
             return
         s.taken = None
         self.is_thinking = bool(channel and channel[1] == "analysis")
-        yield from self._body(self._reasoning if self.is_thinking else self._content)
-
-    def _body(self, kind: TrimmedText) -> Scan[None]:
+        kind = self._reasoning if self.is_thinking else self._content
         kind.renew()
-        if (yield from self._s.copy(ENDS, kind.add)):
+        if (yield from s.copy(ENDS, kind.add)):
             self.is_thinking = False
 
     def _call(self, name: str) -> Scan[None]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-
-from pyspec.text.scan import Scanner
 
 if TYPE_CHECKING:
     import numpy as np
@@ -219,119 +216,6 @@ class WholeAnswer:
                 texts[part.kind].append(part.text)
         made = [Call(begun.id, begun.text, "".join(text)) for begun, text in calls.values()]
         return cls("".join(texts["reasoning"]), "".join(texts["content"]), made)
-
-
-class Calls:
-    """Turns the calls that a reader finds in a text into parts.
-
-    functions: parameter schemas by function name. name: the answer's name, from which ids are made. short_ids: make ids of
-    nine letters and digits, as Mistral's templates demand.
-    """
-
-    def __init__(
-        self,
-        scanner: Scanner,
-        give: Callable[[AnswerPart], None],
-        functions: Mapping[str, Any],
-        name: str,
-        *,
-        short_ids: bool = False,
-    ) -> None:
-        self.functions = functions
-        self._scanner, self._give = scanner, give
-        self._name, self._short = name, short_ids
-        self._arguments: list[str] | None = None
-        self._index = -1
-        self.complete = 0
-        """How many calls are complete."""
-
-    @property
-    def begun(self) -> int:
-        """How many calls have begun."""
-        return self._index + 1
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a call has begun and not ended."""
-        return self._arguments is not None
-
-    def begin(self, name: str, call_id: str = "") -> None:
-        """Begin a call. call_id: its id, if the model wrote one."""
-        self._index += 1
-        self._arguments = []
-        self._give(AnswerPart("call", name, self._index, call_id or self._id()))
-
-    def add(self, text: str) -> None:
-        """Add to the arguments of the open call."""
-        if text and self._arguments is not None:
-            self._arguments.append(text)
-            self._give(AnswerPart("arguments", text, self._index))
-
-    def end(self) -> bool:
-        """Complete the open call if its arguments are a JSON object, and return whether they are."""
-        text, taken = "".join(self._arguments or ()), self._scanner.taken
-        if not is_object(text):
-            return False
-        self.complete += 1
-        self._arguments = None
-        if taken is not None:
-            taken.clear()
-        return True
-
-    def abandon(self) -> None:
-        """Withdraw the open call: it was cut or is not valid."""
-        taken, self._arguments = self._scanner.taken or [], None
-        self._give(AnswerPart("broken", "".join(taken), self._index))
-        taken.clear()
-
-    def _id(self) -> str:
-        digest = hashlib.sha256(f"{self._name}\0{self._index}".encode()).hexdigest()
-        return digest[:9] if self._short else f"call_{digest[:24]}"
-
-
-class TrimmedText:
-    """Outgoing text of one kind. ends: whether white space at its end is held back until more text follows."""
-
-    def __init__(self, kind: PartKind, give: Callable[[AnswerPart], None], *, ends: bool) -> None:
-        self.ends = ends
-        self._kind, self._give = kind, give
-        self._dropping = self._has_text = False
-        self._space: list[str] = []
-
-    def skip(self) -> None:
-        """Drop white space up to the next text."""
-        self._dropping = True
-        self._space.clear()
-
-    def renew(self) -> None:
-        """Start a new paragraph with the next text."""
-        self.skip()
-        if self._has_text:
-            self._space.append("\n\n")
-
-    def add(self, text: str) -> None:
-        """Pass on text."""
-        if self._dropping:
-            text = text.lstrip()
-        if not text:
-            return
-        self._dropping = False
-        body = text.rstrip() if self.ends else text
-        if body:
-            self._has_text = True
-            self._give(AnswerPart(self._kind, self.hold() + body))
-        self._space.append(text[len(body) :])
-
-    def hold(self) -> str:
-        """Take out and return the white space that was held back."""
-        space = "".join(self._space)
-        self._space.clear()
-        return space
-
-    def flush(self) -> None:
-        """Pass on the white space that was held back."""
-        if space := self.hold():
-            self._give(AnswerPart(self._kind, space))
 
 
 def is_object(text: str) -> bool:

@@ -79,17 +79,13 @@ class Words(dict[str, int]):
         return re.compile("|".join(map(_any_of, groups.values())) or r"(?!)")
 
     @cached_property
-    def _sorted(self) -> list[str]:
-        return sorted(self)
-
-    @cached_property
-    def _backwards(self) -> list[str]:
-        return sorted(word[::-1] for word in self)
-
-    @cached_property
-    def _firsts(self) -> re.Pattern[str]:
-        firsts = {word[0] for word in self}
-        return re.compile(f"[{''.join(map(re.escape, sorted(firsts)))}]" if firsts else r"(?!)")
+    def _ends(self) -> tuple[tuple[list[str], set[str]], tuple[list[str], set[str]]]:
+        """The words in order and their first characters; the same of the words read backwards."""
+        backwards = sorted(word[::-1] for word in self)
+        return (sorted(self), {word[0] for word in self}), (
+            backwards,
+            {word[0] for word in backwards},
+        )
 
     @cached_property
     def edges(self) -> frozenset[str]:
@@ -116,21 +112,14 @@ class Words(dict[str, int]):
 
     def joins(self, text: str) -> list[int]:
         """Return the ends of a text at which a neighbouring text could complete a word: 0, and the text's length."""
+        (words, firsts), (backwards, lasts) = self._ends
+        tail, head = text[-_LONGEST:], text[:_LONGEST][::-1]
         places = []
-        tail = text[-_LONGEST:]
-        for match in self._firsts.finditer(tail):
-            if begins(self._sorted, tail[match.start() :]):
-                places.append(len(text))
-                break
-        head = text[:_LONGEST]
-        ends = (n for n in range(2, len(head) + 1) if head[n - 1] in self._lasts)
-        if any(begins(self._backwards, head[n - 1 :: -1]) for n in ends):
+        if any(tail[n] in firsts and begins(words, tail[n:]) for n in range(len(tail))):
+            places.append(len(text))
+        if any(head[n] in lasts and begins(backwards, head[n:]) for n in range(len(head) - 1)):
             places.append(0)
         return places
-
-    @cached_property
-    def _lasts(self) -> set[str]:
-        return {word[-1] for word in self}
 
 
 def _closed(word: str) -> bool:

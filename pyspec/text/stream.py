@@ -1,11 +1,17 @@
-"""Turns streamed tokens into text: whole characters only, and no part of a stop string."""
+"""Reads a text that arrives in pieces as if it were complete.
+
+A reader is a generator: it yields when it needs more text, and resumes when more has come. Only the few characters that may begin
+a mark are looked at twice, so the time is linear in the text; nothing recurses over it.
+"""
 
 from __future__ import annotations
 
-import codecs
+import json
+import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from pyspec.errors import OptionError
 
@@ -47,54 +53,276 @@ def begins(words: list[str], text: str) -> bool:
     return at < len(words) and words[at].startswith(text)
 
 
-class TextAssembler:
-    """Turns token bytes into text, and never shows half a character or a stop string.
+class StopFinder:
+    """Passes a text on up to the first of some strings to be complete, and never shows part of one."""
 
-    piece: bytes of one token id. stop: strings that end the text and are not part of it. The first to be complete counts,
-    no matter how the text is split into tokens.
-    """
-
-    def __init__(self, piece: Callable[[int], bytes], stop: Iterable[str] = ()) -> None:
-        self._piece = piece
-        self._stops = tuple(stop)
+    def __init__(self, stops: Iterable[str] = ()) -> None:
+        self._stops, self._held = tuple(stops), ""
         check_stops(self._stops)
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""
-        self.done = False
-        """Whether a stop string was met; further tokens are ignored."""
-        self.stopped_by: str | None = None
-        """The stop string that was met."""
+        self.found: str | None = None
+        """The string that was met; further text is ignored."""
 
-    @property
-    def halfway(self) -> bool:
-        """Whether the last token ended inside a character."""
-        return bool(self._decoder.getstate()[0])
-
-    def push(self, ids: Iterable[int]) -> str:
-        """Return the text that these tokens make safe to show."""
-        if self.done:
-            return ""
-        return self._release(self._decoder.decode(b"".join(map(self._piece, ids))))
-
-    def finish(self) -> str:
-        """Return the text still held back at the end."""
-        if self.done:
-            return ""
-        text = self._release(self._decoder.decode(b"", final=True))
-        rest, self._held = "" if self.done else self._held, ""
-        return text + rest
-
-    def _release(self, new: str) -> str:
+    def push(self, new: str) -> str:
         """Return the held and new text that can no longer be part of a stop string."""
-        if not self._stops:
-            return new
+        if self.found or not self._stops:
+            return "" if self.found else new
         text = self._held + new
         at = {stop: text.find(stop) for stop in self._stops}
         found = [(start + len(stop), start, stop) for stop, start in at.items() if start >= 0]
         if found:
-            _, start, self.stopped_by = min(found)
-            self.done, self._held = True, ""
+            _, start, self.found = min(found)
             return text[:start]
         cut = len(text) - begun(text, self._stops)
         self._held = text[cut:]
         return text[:cut]
+
+    def finish(self) -> str:
+        """Return the text still held back at the end."""
+        rest, self._held = "" if self.found else self._held, ""
+        return rest
+
+
+_T = TypeVar("_T")
+Scan = Generator[None, None, _T]
+"""A reader: it yields to wait for text, and returns what it found."""
+
+MAX_NAME = 256
+"""Longest name of a function and the like, characters."""
+
+_OUTSIDE, _INSIDE = re.compile(r'["{}\[\]]'), re.compile(r'["\\\x00-\x1f]')
+_SCALAR_END = re.compile(r"[^\w.+-]")
+_SPACE = re.compile(r"\s*")
+
+
+@lru_cache(maxsize=256)
+def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
+    longest = sorted(marks, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest)) or r"(?!)")
+
+
+class Scanner:
+    """The text that has arrived and is still unread."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] | None = None
+        """Receives everything that is read, unchanged, if it is a list."""
+        self.ended = False
+        self._text, self._at = "", 0
+
+    def feed(self, text: str) -> None:
+        self._text, self._at = self._text[self._at :] + text, 0
+
+    @property
+    def rest(self) -> str:
+        """The text that has arrived and is still unread."""
+        return self._text[self._at :]
+
+    def take(self, n: int) -> str:
+        """Read n characters that have arrived."""
+        text = self._text[self._at : self._at + n]
+        self._at += len(text)
+        if self.taken is not None:
+            self.taken.append(text)
+        return text
+
+    def peek(self) -> Scan[str]:
+        """Return the next character without reading it; empty at the end."""
+        while self._at == len(self._text) and not self.ended:
+            yield
+        return self._text[self._at : self._at + 1]
+
+    def accept(self, *marks: str) -> Scan[str]:
+        """Read the longest of these marks that comes next; return an empty text if none does."""
+        while True:
+            here = self._text
+            found = max((m for m in marks if here.startswith(m, self._at)), key=len, default="")
+            rest = here[self._at : self._at + max(map(len, marks), default=0)]
+            if self.ended or not any(
+                len(m) > max(len(found), len(rest)) and m.startswith(rest) for m in marks
+            ):
+                return self.take(len(found))
+            yield
+
+    def space(self) -> Scan[str]:
+        parts: list[str] = []
+        while (char := (yield from self.peek())) and char.isspace():
+            match = _SPACE.match(self._text, self._at)
+            parts.append(self.take(max(1, len(match[0]) if match else 0)))
+        return "".join(parts)
+
+    def copy(self, marks: tuple[str, ...], emit: Callable[[str], object]) -> Scan[str]:
+        """Emit text as it arrives up to the first mark, and read and return the mark; empty at the end."""
+        pattern = _pattern(marks)
+        while True:
+            match = pattern.search(self._text, self._at)
+            # if one mark begins with another, the longer one may still arrive
+            if match and (self.ended or not self._may_grow(match, marks)):
+                if match.start() > self._at:
+                    emit(self.take(match.start() - self._at))
+                return self.take(len(match[0]))
+            end = match.start() if match else len(self._text) - self._begun(marks)
+            if end > self._at:
+                emit(self.take(end - self._at))
+            if self.ended:
+                return ""
+            yield
+
+    def until(self, marks: tuple[str, ...], *, keep: bool = False) -> Scan[tuple[str, str]]:
+        """Read the text up to the first mark, and return both; with `keep` the mark stays unread.
+
+        The mark is empty if none came within MAX_NAME characters.
+        """
+        parts: list[str] = []
+        room = MAX_NAME
+        pattern = _pattern(marks)
+        while True:
+            match = pattern.search(self._text, self._at)
+            end = match.start() if match else len(self._text) - self._begun(marks)
+            parts.append(self.take(min(end - self._at, room + 1)))
+            room -= len(parts[-1])
+            if room < 0 or (self.ended and not match):
+                return "".join(parts), ""
+            if match:
+                return "".join(parts), match[0] if keep else self.take(len(match[0]))
+            yield
+
+    def _begun(self, marks: tuple[str, ...]) -> int:
+        """Return how many characters at the end may begin a mark."""
+        return 0 if self.ended else begun(self.rest, marks)
+
+    def _may_grow(self, match: re.Match[str], marks: Iterable[str]) -> bool:
+        at, longest = match.start(), max(map(len, marks))
+        rest = self._text[at : at + longest]
+        return any(len(m) > len(rest) and m.startswith(rest) for m in marks)
+
+    # -- JSON ------------------------------------------------------------------------------------------
+
+    def json(self, emit: Callable[[str], object]) -> Scan[bool]:
+        """Emit one JSON value as it arrives, and return whether it is complete.
+
+        Only brackets and quotes are checked. Control characters in strings are escaped.
+        """
+        first = yield from self.peek()
+        if first == '"':
+            emit(self.take(1))
+            return (yield from self._string(emit))
+        if first not in _CLOSERS:
+            return (yield from self._scalar(emit))
+        emit(self.take(1))
+        closers = [_CLOSERS[first]]
+        while closers:
+            found = yield from self._next(_OUTSIDE, emit)
+            if not found:
+                return False
+            if found in "}]" and found != closers.pop():
+                return False
+            emit(self.take(1))
+            if found == '"':
+                if not (yield from self._string(emit)):
+                    return False
+            elif found in _CLOSERS:
+                closers.append(_CLOSERS[found])
+        return True
+
+    def _next(self, pattern: re.Pattern[str], emit: Callable[[str], object]) -> Scan[str]:
+        """Emit text up to the next match of `pattern`, and return the match without reading it."""
+        while True:
+            match = pattern.search(self._text, self._at)
+            end = match.start() if match else len(self._text)
+            if end > self._at:
+                emit(self.take(end - self._at))
+            if match:
+                return match[0]
+            if self.ended:
+                return ""
+            yield
+
+    def _string(self, emit: Callable[[str], object]) -> Scan[bool]:
+        """Emit the rest of a string after its opening quote."""
+        while found := (yield from self._next(_INSIDE, emit)):
+            char = self.take(1)
+            if found == '"':
+                emit(char)
+                return True
+            if found == "\\":
+                if not (yield from self.peek()):
+                    return False
+                emit(char + self.take(1))
+            else:
+                emit(json.dumps(char)[1:-1])
+        return False
+
+    def _scalar(self, emit: Callable[[str], object]) -> Scan[bool]:
+        size = 0
+        while True:
+            match = _SCALAR_END.search(self._text, self._at)
+            text = self.take((match.start() if match else len(self._text)) - self._at)
+            size += len(text)
+            if text:
+                emit(text)
+            if match or self.ended:
+                return size > 0
+            yield
+
+
+Emit = Callable[[str], object]
+
+_CONSTANTS = {"True": "true", "False": "false", "None": "null", "nil": "null"}
+_BARE = ("true", "false", "null")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
+_ENDS = (",", ":", "=", "{", "}", "[", "]", "(", ")", " ", "\n")
+_CLOSERS = {"{": "}", "[": "]"}
+
+
+def json_inside(text: str) -> str:
+    """Escape a text for use between the quotes of a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def read_near_json(s: Scanner, emit: Emit, quotes: tuple[str, ...] = ('"', "'")) -> Scan[bool]:
+    """Emit one value as JSON, and return whether it is complete. quotes: string delimiters; long ones allow no escapes."""
+    closers: list[str] = []
+    key = False
+    while True:
+        yield from s.space()
+        found = yield from s.accept(*quotes, *_CLOSERS, "}", "]", ",", ":")
+        if found in quotes:
+            emit('"')
+            if not (yield from _string(s, emit, found)):
+                return False
+            emit('"')
+        elif found in _CLOSERS:
+            closers.append(_CLOSERS[found])
+            emit(found)
+        elif not found:
+            word, end = yield from s.until((*_ENDS, *quotes), keep=True)
+            if not word or (not end and not s.ended):
+                return False
+            emit(json.dumps(word, ensure_ascii=False) if key else _word(word))
+        elif not closers or (found in "}]" and found != closers.pop()):
+            return False
+        else:
+            emit(found if found in "}]" else f"{found} ")
+        key = bool(closers) and closers[-1] == "}" and found in ("{", ",")
+        if not closers and found not in _CLOSERS:
+            return True
+
+
+def _word(word: str) -> str:
+    if word in _CONSTANTS or word in _BARE or _NUMBER.fullmatch(word):
+        return _CONSTANTS.get(word, word)
+    return json.dumps(word, ensure_ascii=False)
+
+
+def _string(s: Scanner, emit: Emit, quote: str) -> Scan[bool]:
+    def say(text: str) -> None:
+        emit(json_inside(text))
+
+    if len(quote) > 1:
+        return bool((yield from s.copy((quote,), say)))
+    while (mark := (yield from s.copy((quote, "\\"), say))) == "\\":
+        char = yield from s.peek()
+        s.take(1)
+        say(_ESCAPES.get(char, char))
+    return bool(mark)

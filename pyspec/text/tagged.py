@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspec.text.calls import CallForm, read_keywords
-from pyspec.text.parts import Calls, properties_of
-from pyspec.text.scan import Scan, Scanner, json_inside, read_near_json
+from pyspec.text.calls import CallForm, Calls, read_keywords
+from pyspec.text.parts import properties_of
+from pyspec.text.stream import Scan, Scanner, json_inside, read_near_json
 
 _TYPES = {
     str: "string",
@@ -54,12 +54,10 @@ class TaggedCalls(CallForm):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All marks; they must be shown even if they are control tokens."""
         found = (self.open, self.close, self.name_open, self.key_open, *self.key_ends)
         return tuple(filter(None, (*found, self.value_open, self.value_close, self.call_close)))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read calls; return False at anything else."""
         if mark == self.open and self.name_open:
             yield from s.space()
             if not (yield from s.accept(self.name_open)):
@@ -202,7 +200,6 @@ class GemmaCalls(CallForm):
     marks = (*opens, "<tool_call|>", QUOTE)
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read one call; return False at anything else."""
         yield from s.space()
         if not (yield from s.accept("call:")):
             return False
@@ -225,11 +222,9 @@ class PythonCalls(CallForm):
     marks = (*opens, "<|tool_call_end|>")
 
     def spoken(self, functions: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return calls as the model writes them."""
         return [self.marks[0], f"[{', '.join(map(_as_python, functions))}]", self.marks[1]]
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read calls up to their closing mark; return False at anything else."""
         yield from s.space()
         yield from s.accept("[")
         while True:

@@ -12,7 +12,7 @@ from llama_cpp import LlamaGrammar
 from pyspec.batch import Batch
 from pyspec.errors import InputError
 from pyspec.requests.records import Record
-from pyspec.text.formats import format_language
+from pyspec.text.completions import format_language
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pyspec import SpeculativeLlama
 from pyspec.errors import InputError
-from pyspec.text.formats import format_language
+from pyspec.text.completions import format_language
 
 NAMES = st.sampled_from(["a", "b", 'q"', "é", "a b"])
 VALUES = st.none() | st.booleans() | st.integers(-9, 99) | st.text('ab"\\é\n', max_size=4)

@@ -14,3 +14,12 @@ def stable(result):
         for key, value in result.items()
         if key not in ("id", "created", "speculation", "model")
     }
+
+
+def completed(llm, prompt=PROMPT, **options):
+    """What is the same each time of a completion."""
+    return stable(llm.create_completion(prompt, **options))
+
+
+def greedy(llm, prompt=PROMPT, **more):
+    return completed(llm, prompt, **{**GREEDY, **more})

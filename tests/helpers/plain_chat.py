@@ -11,7 +11,7 @@ from llama_cpp import llama_chat_format as formats
 from pyspec.grammar.languages import Constraint, Language
 from pyspec.grammar.masks import MaskProcessor, Masks
 from pyspec.grammar.schemas import json_expression, tool_schema
-from pyspec.text.formats import format_language
+from pyspec.text.completions import format_language
 
 
 def handler(

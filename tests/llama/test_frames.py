@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from inspect import CO_GENERATOR
@@ -11,6 +12,7 @@ from typing import Any
 import llama_cpp
 import pytest
 from helpers.completions import PROMPT
+from helpers.sources import ROOT
 
 import pyspec
 
@@ -59,3 +61,12 @@ def test_frames_between_a_call_and_a_round(
     deepest = max(seen, key=len)
     assert len(deepest) <= most, deepest
     assert sum(is_one for _, is_one in deepest) <= generators, deepest
+
+
+def test_naming_the_class_loads_neither_engine_nor_templates() -> None:
+    code = "import sys; from pyspec import SpeculativeLlama; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    ours = [name for name in done.stdout.split() if name.partition(".")[0] == "pyspec"]
+    assert len(ours) <= 60, ours

@@ -9,7 +9,7 @@ from typing import Any
 
 import llama_cpp
 import pytest
-from helpers.completions import GREEDY, PROMPT, stable
+from helpers.completions import GREEDY, PROMPT, greedy
 
 from pyspec.engine.options import AnswerOptions
 from pyspec.errors import EngineBusy, InputError
@@ -92,10 +92,10 @@ def test_a_call_is_refused_and_changes_nothing(
 ) -> None:
     """Later answers are what they were."""
     llm = open_llama(tiny_ascii, wait=False)
-    wanted = stable(llm.create_completion(PROMPT, **GREEDY))
+    wanted = greedy(llm)
     with pytest.raises(EngineBusy):
         PLACES[place](llm, lambda: CALLS[call](llm))
-    assert stable(llm.create_completion(PROMPT, **GREEDY)) == wanted
+    assert greedy(llm) == wanted
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -10,26 +10,21 @@ from pyspec.llama.mirror import ScoreRows
 
 @pytest.fixture
 def rows():
-    """Three rows of four scores, the first at position 5."""
     return [np.full(4, float(i), dtype=np.float32) for i in (1, 2, 3)]
 
 
 @pytest.fixture
 def scores(rows):
-    """The array they stand for is [8, 4]."""
+    """Three rows of four scores, the first at position 5: the array they stand for is [8, 4]."""
     return ScoreRows(5, rows, 4)
 
 
-def test_shape(scores):
-    """Positions up to the last kept row count."""
-    assert scores.shape == (8, 4)
-    assert len(scores) == 8
-
-
-@pytest.mark.parametrize("position", [5, 6, 7, np.int64(6)])
-def test_kept_rows_are_found_by_position(scores, rows, position):
-    assert scores[position] is rows[position - 5]
-    assert scores[position, :] is rows[position - 5]
+@pytest.mark.parametrize(
+    ("position", "row"), [(5, 0), (6, 1), (7, 2), (np.int64(6), 1), (-1, 2), (-3, 0)]
+)
+def test_kept_rows_are_found_by_position(scores, rows, position, row):
+    assert scores[position] is rows[row]
+    assert scores[position, :] is rows[row]
 
 
 @pytest.mark.parametrize("position", [0, 4, 8, 100, -4, -8])
@@ -37,24 +32,15 @@ def test_rows_not_kept_are_zero(scores, position):
     assert scores[position].tolist() == [0.0] * 4
 
 
-def test_negative_positions_count_from_the_end(scores, rows):
-    """-1 is the newest row."""
-    assert scores[-1] is rows[2]
-    assert scores[-3] is rows[0]
-
-
-def test_slices_are_those_of_the_array(scores):
-    np.testing.assert_array_equal(scores[4:7], np.asarray(scores)[4:7])
-    np.testing.assert_array_equal(scores[:3, :], np.zeros((3, 4)))
-
-
-def test_array(scores, rows):
+def test_the_array_has_positions_up_to_the_last_kept_row(scores, rows):
     whole = np.asarray(scores)
-    assert whole.shape == (8, 4)
+    assert whole.shape == scores.shape == (len(scores), 4) == (8, 4)
     assert whole.dtype == np.float32
     np.testing.assert_array_equal(whole[5:], rows)
     assert not whole[:5].any()
     assert np.asarray(scores, dtype=np.float64).dtype == np.float64
+    np.testing.assert_array_equal(scores[4:7], whole[4:7])
+    np.testing.assert_array_equal(scores[:3, :], np.zeros((3, 4)))
 
 
 def test_new_rows_appear(scores, rows):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from helpers.answers import ask
-from helpers.completions import CHAT
 
 from pyspec.errors import OptionError
 from pyspec.sampling.chain import Sampling
@@ -41,28 +40,6 @@ def test_completions(llm, more, stream):
     assert text() == told(llm, {})
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_chats(llm, stream, monkeypatch):
-    seen = []
-    real = llm.session.steps
-
-    def steps(run, *rest):
-        seen.append(run)
-        return real(run, *rest)
-
-    monkeypatch.setattr(llm.session, "steps", steps)
-    texts = []
-    for more in ({}, XTC):
-        made = llm.create_chat_completion(
-            CHAT, temperature=1.5, seed=4, max_tokens=24, stream=stream, **more
-        )
-        texts.append(
-            [c["choices"][0]["delta"].get("content") for c in made] if stream else made["choices"]
-        )
-    assert texts[0] != texts[1]
-    assert len(seen) == 2
-
-
 def test_generate(llm):
     """By keyword behind llama-cpp-python's own."""
     tokens = llm.tokenize(TEXT.encode())
@@ -71,11 +48,6 @@ def test_generate(llm):
     found = [next(stream) for _ in range(24)]
     stream.close()
     assert found == ask(llm, tokens, 24, Sampling(temperature=1.5, seed=4, **DRY, **XTC)).ids
-
-
-def test_a_value_that_cannot_be_is_refused(llm):
-    with pytest.raises(OptionError, match=r"^dry_base is 0.5 \(use 1 or more"):
-        llm.create_completion(TEXT, dry_base=0.5)
 
 
 @pytest.mark.parametrize("mode", ["logits_all", "embedding"])

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers.completions import CHAT, GREEDY
 from llama_cpp import Llama, LlamaGrammar, LogitsProcessorList
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"]}
@@ -15,10 +16,7 @@ ASKED = {
     "plain": {},
     "json_object": {"response_format": {"type": "json_object"}},
     "schema": {"response_format": {"type": "json_object", "schema": SCHEMA}},
-    "forced": {
-        "tools": [TOOL],
-        "tool_choice": {"type": "function", "function": {"name": "pick"}},
-    },
+    "forced": {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "pick"}}},
     "auto": {"tools": [TOOL], "tool_choice": "auto"},
     "gbnf": {"grammar": 'root ::= "ab" [cd]'},
     "logprobs": {"logprobs": True, "top_logprobs": 2},
@@ -44,13 +42,7 @@ def answer(llm, asked, *, stream):
     if "grammar" in asked:
         asked["grammar"] = LlamaGrammar.from_string(asked["grammar"], verbose=False)
     try:
-        made = llm.create_chat_completion(
-            [{"role": "user", "content": "hi"}],
-            temperature=0.0,
-            max_tokens=40,
-            stream=stream,
-            **asked,
-        )
+        made = llm.create_chat_completion(CHAT, **GREEDY, stream=stream, **asked)
         if not stream:
             return said(made["choices"][0]["message"])
         return "".join(said(chunk["choices"][0]["delta"]) for chunk in made)

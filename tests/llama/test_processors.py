@@ -5,19 +5,15 @@ from __future__ import annotations
 import llama_cpp
 import numpy as np
 import pytest
-from helpers.completions import GREEDY, PROMPT, stable
+from helpers.completions import GREEDY, PROMPT, greedy, stable
 
 LONG = {**GREEDY, "max_tokens": 120}
 
 
-def both(pair, make, options=LONG, prompt=PROMPT):
-    """(our result, theirs) with a processor of its own each."""
-    return [
-        llm.create_completion(
-            prompt, logits_processor=llama_cpp.LogitsProcessorList([make()]), **options
-        )
-        for llm in pair
-    ]
+def under(llm, *processors, prompt=PROMPT, **options):
+    """A completion under these processors."""
+    those = llama_cpp.LogitsProcessorList(processors)
+    return llm.create_completion(prompt, logits_processor=those, **options)
 
 
 @pytest.fixture
@@ -46,9 +42,7 @@ def test_ids_are_those_of_plain_decoding(watched, draft):
     pair, make, seen = watched
     for prompt in (PROMPT, "zzyyxx"):
         results = [
-            llm.create_completion(
-                prompt, logits_processor=llama_cpp.LogitsProcessorList([make()]), **GREEDY, **extra
-            )
+            under(llm, make(), prompt=prompt, **GREEDY, **extra)
             for llm, extra in zip(pair, ({"speculation": Speculation(draft_max=draft)}, {}))
         ]
         assert stable(results[0]) == stable(results[1])
@@ -86,15 +80,14 @@ def alternate():
 @pytest.mark.parametrize("make", [no_repeat, alternate])
 @pytest.mark.parametrize("options", [LONG, {"max_tokens": 120, "seed": 3}])
 def test_text_is_the_originals(pair, make, options):
-    """Greedy or sampled, a processor's text is the one of llama-cpp-python."""
-    ours, theirs = both(pair, make, options)
-    assert stable(ours) == stable(theirs)
+    ours, theirs = (stable(under(llm, make(), **options)) for llm in pair)
+    assert ours == theirs
 
 
 def test_drafts_are_accepted_under_a_processor(open_llama, open_plain, tiny_ascii):
     """Lookup finds the repetition that a processor forces, and the text stays the original's."""
     pair = (open_llama(tiny_ascii, draft="lookup"), open_plain(tiny_ascii))
-    ours, theirs = both(pair, alternate)
+    ours, theirs = (under(llm, alternate(), **LONG) for llm in pair)
     assert stable(ours) == stable(theirs)
     assert ours["speculation"]["accepted"] > 20
     assert ours["speculation"]["verification"] == "strict"
@@ -107,12 +100,7 @@ def test_processor_beside_bias_and_penalties(open_llama, tiny_ascii):
     llm = open_llama(tiny_ascii, draft=tiny_ascii)
     options = {**LONG, "logit_bias": {7: 3.0}, "repeat_penalty": 1.3}
     texts = [
-        llm.create_completion(
-            PROMPT,
-            logits_processor=llama_cpp.LogitsProcessorList([no_repeat()]),
-            **options,
-            speculation=how,
-        )["choices"][0]["text"]
+        under(llm, no_repeat(), **options, speculation=how)["choices"][0]["text"]
         for how in (None, OFF)
     ]
     assert texts[0] == texts[1]
@@ -129,17 +117,9 @@ def test_what_a_processor_raises_reaches_the_caller(pair, error):
 
     ours, theirs = pair
     with pytest.raises(error, match="no logits today"):
-        ours.create_completion(
-            PROMPT, logits_processor=llama_cpp.LogitsProcessorList([broken]), **LONG
-        )
-    assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(
-        theirs.create_completion(PROMPT, **GREEDY)
-    )
+        under(ours, broken, **LONG)
+    assert greedy(ours) == greedy(theirs)
 
 
 def test_an_empty_list_is_no_processor(pair):
-    ours, _ = pair
-    found = ours.create_completion(
-        PROMPT, logits_processor=llama_cpp.LogitsProcessorList([]), **GREEDY
-    )
-    assert stable(found) == stable(ours.create_completion(PROMPT, **GREEDY))
+    assert stable(under(pair[0], **GREEDY)) == greedy(pair[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import llama_cpp
 import pytest
-from helpers.completions import GREEDY, PROMPT, stable
+from helpers.completions import PROMPT, greedy
 
 
 def decode(llm, tokens, first):
@@ -25,25 +25,25 @@ def decode(llm, tokens, first):
 def test_the_next_answer_is_right(pair, first, n):
     """Whatever was put where, beyond our text or over it, of any length."""
     ours, theirs = pair
-    wanted = stable(theirs.create_completion(PROMPT, **GREEDY))
-    assert stable(ours.create_completion(PROMPT, **GREEDY)) == wanted
+    wanted = greedy(theirs)
+    assert greedy(ours) == wanted
     decode(ours, [7 + i % 5 for i in range(n)], first)
-    assert stable(ours.create_completion(PROMPT, **GREEDY)) == wanted
+    assert greedy(ours) == wanted
 
 
 def test_a_context_that_was_cleared(pair):
     """Nor is a cleared memory taken for ours."""
     ours, theirs = pair
-    wanted = stable(theirs.create_completion(PROMPT, **GREEDY))
-    ours.create_completion(PROMPT, **GREEDY)
+    wanted = greedy(theirs)
+    greedy(ours)
     llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(ours.ctx), True)
-    assert stable(ours.create_completion(PROMPT, **GREEDY)) == wanted
+    assert greedy(ours) == wanted
 
 
 def test_nobody_else_costs_nothing(pair):
     """Where nobody was there, the prefix is kept; verbose or not."""
     ours, _ = pair
-    ours.create_completion(PROMPT, **GREEDY)
+    greedy(ours)
     llama_cpp.llama_perf_context_reset(ours.ctx)
-    ours.create_completion(PROMPT, **GREEDY)
+    greedy(ours)
     assert ours.last_speculation["prompt_kept"] == len(PROMPT) - 1

@@ -12,10 +12,10 @@ import llama_cpp
 import numpy as np
 import pytest
 from helpers.answers import ask
-from helpers.completions import GREEDY, PROMPT, stable
+from helpers.completions import GREEDY, PROMPT, completed, greedy
 
 import pyspec
-from pyspec.errors import EngineBusy, EngineError, InputError, ModelNotFound, OptionError
+from pyspec.errors import EngineBusy, EngineError, InputError, OptionError
 from pyspec.llama.speculative import SpeculativeLlama
 
 OUR_DEFAULTS = {"flash_attn": "auto", "verbose": False}
@@ -66,7 +66,7 @@ def test_an_empty_prompt_is_refused(pair):
 def test_truncation_out_of_range_is_the_originals(pair, top_p, min_p):
     """Clients send top_p 0 and more."""
     options = {"top_p": top_p, "min_p": min_p, "seed": 3, "max_tokens": 20}
-    ours, theirs = (stable(llm.create_completion(PROMPT, **options)) for llm in pair)
+    ours, theirs = (completed(llm, **options) for llm in pair)
     assert ours == theirs
 
 
@@ -85,22 +85,19 @@ def test_saved_states_go_all_ways(pair, open_llama, tiny_ascii, giver, taker):
     assert taker.n_tokens == state.n_tokens
     assert taker.input_ids[: taker.n_tokens].tolist() == state.input_ids[: state.n_tokens].tolist()
     prompt = PROMPT + text + "mm"
-    assert stable(taker.create_completion(prompt, **GREEDY)) == stable(
-        three[1].create_completion(prompt, **GREEDY)
-    )
+    assert greedy(taker, prompt) == greedy(three[1], prompt)
     if taker is not three[1]:
         assert taker.last_speculation["prompt_kept"] >= len(PROMPT) + 39
 
 
 def test_a_state_of_another_context_is_refused(open_llama, tiny_ascii):
-    """In words; the object goes on with an empty context."""
     other = open_llama(tiny_ascii, flash_attn=False)
     other.create_completion(PROMPT, **GREEDY)
     llm = open_llama(tiny_ascii)
-    wanted = stable(llm.create_completion(PROMPT, **GREEDY))
+    wanted = greedy(llm)
     with pytest.raises(EngineError, match="saved state"):
         llm.load_state(other.save_state())
-    assert stable(llm.create_completion(PROMPT, **GREEDY)) == wanted
+    assert greedy(llm) == wanted
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda llm: pickle.loads(pickle.dumps(llm))])
@@ -109,13 +106,9 @@ def test_copies_load_the_model_anew(open_llama, tiny_ascii, how):
     again = how(llm)
     try:
         assert again.n_ctx() == 512
-        assert stable(again.create_completion(PROMPT, **GREEDY)) == stable(
-            llm.create_completion(PROMPT, **GREEDY)
-        )
-        assert (
-            again.last_speculation["accepted_by_position"]
-            == llm.last_speculation["accepted_by_position"]
-        )
+        assert greedy(again) == greedy(llm)
+        found, wanted = (each.last_speculation["accepted_by_position"] for each in (again, llm))
+        assert found == wanted
     finally:
         again.close()
 
@@ -143,10 +136,8 @@ def test_echoed_logprobs_are_the_models(
     open_llama, open_plain, tiny_ascii, monkeypatch, bos, n_batch
 ):
     """Each prompt token has its own log probability, with a leading BOS or without; no score buffer is needed."""
-    ours, theirs = (
-        open_llama(tiny_ascii, draft=tiny_ascii, n_batch=n_batch),
-        open_plain(tiny_ascii, logits_all=True),
-    )
+    ours = open_llama(tiny_ascii, draft=tiny_ascii, n_batch=n_batch)
+    theirs = open_plain(tiny_ascii, logits_all=True)
     prompt = [1, *ours.tokenize(PROMPT.encode(), add_bos=False)][0 if bos else 1 :]
     text = ours.detokenize(prompt).decode()
     monkeypatch.setattr(ours._model, "add_bos_token", lambda: bos)
@@ -162,8 +153,7 @@ def test_echoed_logprobs_are_the_models(
     assert found["token_logprobs"][0] is None
     np.testing.assert_allclose(found["token_logprobs"][1:], wanted[1 - start :], atol=2e-2)
     monkeypatch.undo()
-    again = ours.create_completion(PROMPT, **GREEDY)
-    assert stable(again) == stable(open_llama(tiny_ascii).create_completion(PROMPT, **GREEDY))
+    assert greedy(ours) == greedy(open_llama(tiny_ascii))
 
 
 def test_vocab_only_is_a_tokenizer(open_llama, tiny_ascii):
@@ -171,17 +161,6 @@ def test_vocab_only_is_a_tokenizer(open_llama, tiny_ascii):
     assert llm.detokenize(llm.tokenize(b"abc")) == b"abc"
     with pytest.raises(EngineError, match="vocab_only"):
         next(llm.generate([5, 6]))
-
-
-def test_names_are_targets(monkeypatch, tiny_ascii):
-    """A name of the manifest is a model; an unknown one is refused with near names."""
-    found = {"some-model": tiny_ascii}
-    monkeypatch.setattr("pyspec.screen.progress.resolve", lambda name, *_: found[name])
-    with SpeculativeLlama("some-model", draft="none", n_threads=1) as llm:
-        assert llm.model_path == str(tiny_ascii)
-    monkeypatch.undo()
-    with pytest.raises(ModelNotFound, match="did you mean smollm2"):
-        SpeculativeLlama("smollm2-135m-instrukt")
 
 
 # -- several users -----------------------------------------------------------------------------------------------------
@@ -247,7 +226,6 @@ def test_waiting_ends(open_llama, tiny_ascii):
 
 @pytest.mark.parametrize("wait", [-1, float("nan"), float("inf")])
 def test_bad_waits_are_refused(open_llama, tiny_ascii, wait):
-    """Before anything is loaded that would have to be freed."""
     with pytest.raises(OptionError, match="wait"):
         open_llama(tiny_ascii, wait=wait)
 
@@ -272,12 +250,8 @@ def test_install_reaches_those_who_have_the_class(installed, tiny_ascii, tiny_fo
     options = {"n_threads": 1, "verbose": False, "n_ctx": 512}
     with llama_cpp.Llama(str(tiny_ascii), **options) as llm:
         assert isinstance(llm, SpeculativeLlama)
-        assert (
-            llm.create_completion(PROMPT, **{**GREEDY, "max_tokens": 150})["speculation"][
-                "accepted"
-            ]
-            > 0
-        )
+        greedy(llm, max_tokens=150)
+        assert llm.last_speculation["accepted"] > 0
         again = pickle.loads(pickle.dumps(llm))
         assert isinstance(again, SpeculativeLlama)
         again.close()
@@ -298,6 +272,5 @@ def test_what_a_library_says_goes_first(installed, tiny_ascii):
 
 
 def test_our_own_class_is_untouched(installed, tiny_ascii):
-    """`SpeculativeLlama(...)` has its own defaults."""
     with SpeculativeLlama(str(tiny_ascii), n_threads=1, draft="none") as llm:
         assert type(llm) is SpeculativeLlama

@@ -19,19 +19,11 @@ ASK = [{"role": "user", "content": "x"}]
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("max_tokens", "6"),
-        ("max_tokens", 6.5),
-        ("seed", "1"),
-        ("seed", 1.5),
-        ("logit_bias", "a"),
-        ("logit_bias", {"a": 1}),
-        ("logit_bias", {5: "a"}),
-        ("logit_bias", {5: float("nan")}),
-        ("speculation", "off"),
-        ("temperature", "hot"),
-        ("top_k", 3.5),
+        ("max_tokens", "6"), ("max_tokens", 6.5), ("seed", "1"), ("seed", 1.5), ("logit_bias", "a"), ("logit_bias", {"a": 1}),
+        ("logit_bias", {5: "a"}), ("logit_bias", {5: float("nan")}), ("speculation", "off"),
+        ("temperature", "hot"), ("top_k", 3.5),
     ],
-)
+)  # fmt: skip
 def test_a_call_refuses_a_wrong_type(open_llama, tiny_ascii, name, value):
     with pytest.raises(OptionError, match=name):
         open_llama(tiny_ascii).create_completion(PROMPT, **{name: value})
@@ -40,14 +32,10 @@ def test_a_call_refuses_a_wrong_type(open_llama, tiny_ascii, name, value):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("seed", "1"),
-        ("companion", True),
-        ("memory", 5),
-        ("draft", 3),
-        ("template_args", 3),
+        ("seed", "1"), ("companion", True), ("memory", 5), ("draft", 3), ("template_args", 3),
         ("template_args", {"messages": 1}),
     ],
-)
+)  # fmt: skip
 def test_a_model_refuses_a_wrong_type(open_llama, tiny_ascii, name, value):
     with pytest.raises(OptionError, match=name.removesuffix("_args")):
         open_llama(tiny_ascii, **{"draft": "lookup", name: value})
@@ -74,7 +62,6 @@ def test_an_answer_with_logprobs_can_be_written_as_json(open_llama, tiny_ascii):
 
 
 def test_a_whole_number_may_be_a_float(open_llama, tiny_ascii):
-    """As in llama-cpp-python; lookup still drafts."""
     llm = open_llama(tiny_ascii, draft="lookup")
     answer = llm.create_completion(PROMPT, **{**GREEDY, "max_tokens": 6.0})
     assert (answer["usage"]["completion_tokens"], answer["speculation"]["draft"]) == (6, "lookup")
@@ -103,7 +90,6 @@ def test_sampling_refuses_a_seed_that_is_no_number():
 @pytest.mark.parametrize("schema", [{"type": "integer"}, {"enum": ["a"]}])
 @pytest.mark.parametrize("form", ["json_object", "json_schema"])
 def test_both_forms_of_a_schema_shape_the_answer(open_llama, tiny_ascii, form, schema):
-    """OpenAI's and llama-cpp-python's."""
     holder = {"schema": schema} if form == "json_object" else {"json_schema": {"schema": schema}}
     answer = open_llama(tiny_ascii).create_chat_completion(
         ASK, response_format={"type": form, **holder}, max_tokens=8, temperature=0.0
@@ -114,13 +100,11 @@ def test_both_forms_of_a_schema_shape_the_answer(open_llama, tiny_ascii, form, s
 
 @pytest.mark.parametrize("form", ["json", {"type": "xml"}, {"type": "json_schema"}])
 def test_an_unknown_response_format_is_refused(open_llama, tiny_ascii, form):
-    """It would otherwise be ignored."""
     with pytest.raises(InputError, match=r"response_format|schema"):
         open_llama(tiny_ascii).create_chat_completion(ASK, response_format=form)
 
 
 def test_install_refuses_an_unknown_argument():
-    """A typing error in its name would otherwise be ignored."""
     with pytest.raises(OptionError, match="'drft'"):
         pyspec.install(drft="none")
 

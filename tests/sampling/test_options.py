@@ -15,7 +15,7 @@ from pyspec.chat.settings import ChatSettings, number_settings
 from pyspec.cli.command import command
 from pyspec.cli.options import SamplerOptions, number_options
 from pyspec.errors import OptionError
-from pyspec.llama.results import SharedOptions
+from pyspec.llama.calls import SharedOptions
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import RequestFields, number_fields
 from pyspec.sampling.chain import Sampling
@@ -99,11 +99,6 @@ def test_defaults_are_those_of_llama_cpp_python() -> None:
     shared = {name: each.default for name, each in NUMBERS.items() if name in theirs}
     assert len(shared) >= 11
     assert shared == {name: theirs[name].default for name in shared}
-
-
-def test_a_number_out_of_range_is_named() -> None:
-    with pytest.raises(OptionError, match=r"dry_base is 0\.5.*use 1 or more"):
-        check_numbers({"dry_base": 0.5})
 
 
 def test_an_option_that_is_not_given_is_left_to_the_model() -> None:

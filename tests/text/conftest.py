@@ -1,12 +1,17 @@
-"""One child renders all templates of these tests: to start one and to compile its template takes 0.3 s each."""
+"""Vocabularies with a template. One child renders all templates of these tests: to start one and to compile takes 0.3 s each."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import tiny
 
+from pyspec.engine.target import TargetLlama
 from pyspec.text.render import Renderer
 
 
@@ -39,3 +44,43 @@ def shared_renderer() -> Iterator[Callable[[], Any]]:
     child, names = Renderer(), dict[str, str]()
     yield lambda: View(child, names)
     child.close()
+
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+MARKS = ["<|im_start|>", "<|im_end|>"]
+Made = Callable[..., TargetLlama]
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Made]:
+    """Makes a vocabulary with a template, each with a child of its own."""
+    with ExitStack() as opened:
+        count = itertools.count()
+
+        def make(template: str | None, *, marks: list[str] = MARKS, **how: Any) -> TargetLlama:
+            options = {k: how.pop(k) for k in ("chat_template", "template_args") if k in how}
+            path = tiny.write_vocabulary(tmp_path / f"{next(count)}.gguf", template, marks, **how)
+            llm = TargetLlama(str(path), vocab_only=True, trust=True, verbose=False, **options)
+            return opened.enter_context(closing(llm))
+
+        yield make
+
+
+@pytest.fixture
+def made(alone: Made, shared_renderer: Any, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """The same by the child of all tests."""
+    monkeypatch.setattr("pyspec.engine.target.Renderer", shared_renderer)
+    return alone
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def control(llm: TargetLlama, tokens: list[int]) -> list[str]:
+    """The control words among tokens."""
+    silent = (t for t in tokens if not llm.detokenize([t]))
+    return [text.decode() for t in silent if (text := llm.detokenize([t], special=True))]

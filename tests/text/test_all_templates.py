@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from helpers import sdist, tiny
+from text.conftest import user
 
 from pyspec import llm_plugin
 from pyspec.batch import Record, Settings
@@ -20,7 +21,7 @@ from pyspec.batch.maker import AnswerMaker
 from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.engine.target import TargetLlama
-from pyspec.llama.options import Method
+from pyspec.llama.calls import Method
 from pyspec.requests.bodies import read_body, records_of
 from pyspec.text.completions import ChatCompletion
 from pyspec.text.notation import Notation
@@ -73,10 +74,6 @@ UNUSABLE = {
     "fireworks-ai-llama-3-firefunction-v2": "needs `functions` and `datetime`, which only its maker's code gives",
 }
 NEITHER = {"CohereForAI-c4ai-command-r-plus-tool_use": "needs tools in another form than OpenAI's"}
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 def said(text: str, **more: Any) -> dict[str, Any]:

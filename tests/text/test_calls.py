@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.text import notation
+from pyspec.text.calls import Calls
 from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
-from pyspec.text.parts import AnswerPart, Calls, WholeAnswer
-from pyspec.text.scan import Scanner
+from pyspec.text.parts import AnswerPart, WholeAnswer
+from pyspec.text.stream import Scanner
 from pyspec.text.tagged import types_of
 
 CASES = [(family, *example) for family, examples in FAMILIES.items() for example in examples]

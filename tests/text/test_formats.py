@@ -8,7 +8,7 @@ import pytest
 
 from pyspec.errors import InputError
 from pyspec.grammar.schemas import of_schema
-from pyspec.text.formats import format_language, tools_left
+from pyspec.text.completions import format_language, tools_left
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOLS = [{"name": "add"}, {"name": "sub"}]

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import tiny
+from text.conftest import Made, user
 
-from pyspec.engine.target import TargetLlama
 from pyspec.text.forms import probe_of
 
 IGNORES = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[[], TargetLlama]]:
-    found: list[TargetLlama] = []
-
-    def make() -> TargetLlama:
-        path = tiny.write_vocabulary(tmp_path / f"{len(found)}.gguf", IGNORES, ["<|im_end|>"])
-        found.append(TargetLlama(str(path), vocab_only=True, trust=True, verbose=False))
-        return found[-1]
-
-    yield make
-    for llm in found:
-        llm.close()
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 def tool(name: str, description: str | None) -> dict[str, Any]:
@@ -51,17 +30,14 @@ def tool(name: str, description: str | None) -> dict[str, Any]:
     ],
 )
 def test_tools_are_in_the_prompt_whatever_else_is(
-    name: str,
-    description: str | None,
-    turns: list[dict[str, Any]],
-    opened: Callable[[], TargetLlama],
+    name: str, description: str | None, turns: list[dict[str, Any]], made: Made
 ) -> None:
-    text = opened().template.render(turns, tools=[tool(name, description)])
+    text = made(IGNORES).template.render(turns, tools=[tool(name, description)])
     assert f'"name": "{name}"' in text
 
 
-def test_prompt_is_the_same_after_any_request(opened: Callable[[], TargetLlama]) -> None:
-    fresh, used = opened().template, opened().template
+def test_prompt_is_the_same_after_any_request(made: Made) -> None:
+    fresh, used = made(IGNORES).template, made(IGNORES).template
     used.render([user("Get the time in Rome.")], tools=[tool("get_time", "Get the time")])
     used.render([user("x")])
     asked = [user("Tell me."), {"role": "assistant", "content": "No."}, user("Get the time.")]

@@ -1,4 +1,4 @@
-"""Text from tokens: whole characters, stop strings held back."""
+"""A text that arrives in pieces: whole characters, stop strings held back, and names as if they were complete."""
 
 from __future__ import annotations
 
@@ -9,15 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.errors import OptionError
-from pyspec.text.stream import TextAssembler
+from pyspec.text.answer import AnswerReader
+from pyspec.text.parts import AnswerPart
+from pyspec.text.stream import MAX_NAME, Scanner, StopFinder
 
 
-def assembler(pieces: list[bytes], stop: tuple[str, ...] = ()) -> TextAssembler:
-    return TextAssembler(pieces.__getitem__, stop)
+def shown(pieces: list[bytes], stop: tuple[str, ...]) -> list[str]:
+    """What each token of an answer shows, and its end."""
+
+    def text(parts: list[AnswerPart]) -> str:
+        return "".join(part.text for part in parts)
+
+    reader = AnswerReader(pieces.__getitem__, stop)
+    made = [*(text(reader.push([i])) for i in range(len(pieces))), text(reader.finish())]
+    assert reader.done is any(each.encode() in b"".join(pieces) for each in stop)
+    return made
 
 
 @pytest.mark.parametrize(
-    ("pieces", "stop", "shown"),
+    ("pieces", "stop", "wanted"),
     [
         (["é".encode()[:1], "é".encode()[1:]], (), ["", "é", ""]),
         ([b"\xe2\x82"], (), ["", "\ufffd"]),
@@ -28,24 +38,15 @@ def assembler(pieces: list[bytes], stop: tuple[str, ...] = ()) -> TextAssembler:
     ids=["half a character", "damaged bytes", "possible stop", "stop", "earliest stop"],
 )
 def test_text_is_shown_as_soon_as_it_is_safe(
-    pieces: list[bytes], stop: tuple[str, ...], shown: list[str]
+    pieces: list[bytes], stop: tuple[str, ...], wanted: list[str]
 ) -> None:
-    text = assembler(pieces, stop)
-    assert [*(text.push([i]) for i in range(len(pieces))), text.finish()] == shown
-    assert text.done is any(each.encode() in b"".join(pieces) for each in stop)
-
-
-def test_the_first_complete_stop_counts_however_the_text_is_cut() -> None:
-    """Where one lies inside another, tokens of any length give the same text."""
-    for cuts in (["abcd"], ["abc", "d"], ["a", "b", "c", "d"]):
-        text = assembler([piece.encode() for piece in cuts], ("abcd", "bc"))
-        assert "".join(text.push([i]) for i in range(len(cuts))) + text.finish() == "a"
+    assert shown(pieces, stop) == wanted
 
 
 @pytest.mark.parametrize("stops", [tuple(map(str, range(1000))), ("x" * 10_000,), ("",)])
 def test_stop_strings_that_are_too_many_too_long_or_empty_are_refused(stops: Any) -> None:
     with pytest.raises(OptionError, match="stop string"):
-        assembler([], stops)
+        StopFinder(stops)
 
 
 @given(st.text(alphabet="ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4)))
@@ -58,8 +59,9 @@ def test_stops_are_found_where_a_plain_search_finds_them(text: str, stops: list[
         if text[:end].endswith(stop)
     ]
     wanted = text[: sum(min(found))] if found else text
-    out = assembler([char.encode() for char in text], tuple(stops))
-    assert "".join(out.push([i]) for i in range(len(text))) + out.finish() == wanted
+    for pieces in (list(text), [text]):
+        finder = StopFinder(stops)
+        assert "".join(map(finder.push, pieces)) + finder.finish() == wanted
 
 
 @given(st.text(), st.data())
@@ -67,6 +69,24 @@ def test_any_split_gives_the_same_text(text: str, data: st.DataObject) -> None:
     raw = text.encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
     pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
-    out = assembler(pieces, ("\u2603stop",))
-    shown = "".join(out.push([i]) for i in range(len(pieces))) + out.finish()
-    assert shown == text.split("\u2603stop", maxsplit=1)[0]
+    assert "".join(shown(pieces, ("\u2603stop",))) == text.split("\u2603stop", maxsplit=1)[0]
+
+
+def until(text: str, pieces: int) -> tuple[str, str]:
+    scanner, size = Scanner(), -(-len(text) // pieces)
+    reading = scanner.until(("</x>",))
+    for n in range(pieces + 1):
+        scanner.ended = n == pieces
+        scanner.feed(text[n * size : (n + 1) * size])
+        try:
+            next(reading)
+        except StopIteration as done:
+            return done.value
+    raise AssertionError("it still waits for text")
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 300])
+def test_a_name_has_its_longest_length_however_it_arrives(pieces: int) -> None:
+    longest = "n" * MAX_NAME
+    assert until(f"{longest}</x>", pieces) == (longest, "</x>")
+    assert until(f"{longest}nn</x>", pieces) == (f"{longest}n", "")

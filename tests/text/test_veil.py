@@ -12,6 +12,7 @@ import pytest
 from helpers import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from text.conftest import CHATML, control, user
 
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError
@@ -47,26 +48,10 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
         llm.close()
 
 
-def control(llm: TargetLlama, tokens: list[int]) -> list[str]:
-    return [
-        llm.detokenize([t], special=True).decode() for t in tokens if t < 3 or t >= tiny.N_FIRST
-    ]
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
 def call(arguments: dict[str, Any], name: str = "f") -> dict[str, Any]:
     function = {"name": name, "arguments": json.dumps(arguments)}
     calls = [{"id": "call12345", "type": "function", "function": function}]
     return {"role": "assistant", "content": "", "tool_calls": calls}
-
-
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The arguments of llama-cpp-python's calls, and what they add to the options of an answer."""
+"""How llama-cpp-python's calls are made here: their arguments, what they add to an answer's options, and what they return."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any, TypeAlias
 from weakref import ref
 
 import llama_cpp
+from typing_extensions import NotRequired, TypedDict
 
 from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.sampling.options import Sampling
+from pyspec.screen.words import SpeculationBlock
 
 IdStream: TypeAlias = Generator[int, "Sequence[int] | None", None]
 """What `generate` returns."""
@@ -109,3 +111,173 @@ class HandlersOptions(local):
 
     speculation = Speculation()
     samplers: Mapping[str, Any] = MappingProxyType({})  # the requested ones of `MORE_SAMPLERS`
+
+
+# -- for editors and type checkers: OpenAI's forms, with what pyspec adds -----------------------------------------------------
+
+
+class TokenUsage(TypedDict):
+    """Tokens of prompt and answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CalledFunction(TypedDict):
+    """A function and its arguments as JSON; of a chunk, a part of both."""
+
+    name: NotRequired[str]
+    arguments: NotRequired[str]
+
+
+class ToolCall(TypedDict):
+    """A call. index: its place, in a chunk."""
+
+    id: NotRequired[str]
+    type: NotRequired[str]
+    function: CalledFunction
+    index: NotRequired[int]
+
+
+class AnswerMessage(TypedDict):
+    """An answer of a chat; content is None beside calls alone."""
+
+    role: str
+    content: str | None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCall]]
+
+
+class _Choice(TypedDict):
+    index: int
+    logprobs: NotRequired[dict[str, Any] | None]
+    finish_reason: str | None
+
+
+class ChatChoice(_Choice):
+    """One answer. reasoning_cut: it ended inside its reasoning."""
+
+    message: AnswerMessage
+    reasoning_cut: NotRequired[bool]
+
+
+class MessageDelta(TypedDict):
+    """What a chunk adds to a message."""
+
+    role: NotRequired[str]
+    content: NotRequired[str | None]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCall]]
+
+
+class ChunkChoice(_Choice):
+    """A chunk of one answer."""
+
+    delta: MessageDelta
+
+
+class TextChoice(_Choice):
+    """A text, or a piece of it."""
+
+    text: str
+
+
+class _Completion(TypedDict):
+    id: str
+    object: str
+    created: int
+    model: str
+
+
+class ChatAnswer(_Completion):
+    """What `create_chat_completion` returns."""
+
+    choices: list[ChatChoice]
+    usage: TokenUsage
+    speculation: SpeculationBlock
+
+
+class ChatChunk(_Completion):
+    """What `create_chat_completion` yields with `stream`; the last one has the block."""
+
+    choices: list[ChunkChoice]
+    speculation: NotRequired[SpeculationBlock]
+
+
+class TextAnswer(_Completion):
+    """What `create_completion` returns, and yields with `stream`, where the last chunk has the block and none the usage."""
+
+    choices: list[TextChoice]
+    usage: NotRequired[TokenUsage]
+    speculation: NotRequired[SpeculationBlock]
+
+
+class SamplerOptions(TypedDict, total=False):
+    """Options of everything that generates; `Sampling` explains them."""
+
+    top_p: float
+    top_k: int
+    min_p: float
+    typical_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    repeat_penalty: float
+    tfs_z: float
+    mirostat_mode: int
+    mirostat_tau: float
+    mirostat_eta: float
+    logits_processor: Any
+    grammar: Any
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+
+
+class IdOptions(SamplerOptions, total=False):
+    """Options of `generate`."""
+
+    temp: float
+    reset: bool
+    penalize_nl: bool
+    stopping_criteria: Any
+
+
+class SharedOptions(SamplerOptions, total=False):
+    """Options of completions and chats."""
+
+    temperature: float
+    stop: str | list[str] | None
+    seed: int | None
+    max_tokens: int | None
+    model: str | None
+    logit_bias: dict[int, float] | None
+    speculation: Speculation | None
+
+
+class ChatOptions(SharedOptions, total=False):
+    """Options of chats."""
+
+    functions: list[Any] | None
+    function_call: Any
+    tools: list[Any] | None
+    tool_choice: Any
+    response_format: Any
+    logprobs: bool | None
+    top_logprobs: int | None
+    chat_template_kwargs: Mapping[str, Any] | None
+
+
+class TextOptions(SharedOptions, total=False):
+    """Options of completions."""
+
+    suffix: str | None
+    logprobs: int | None
+    echo: bool
+    stopping_criteria: Any
