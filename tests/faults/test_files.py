@@ -105,13 +105,13 @@ def test_bad_file(
 
 
 @pytest.mark.parametrize("role", ["draft", "companion"])
-def test_bad_side_model(role: str, tmp_path: Path, tiny_target: Path, tiny_draft: Path) -> None:
+def test_bad_side_model(role: str, tmp_path: Path) -> None:
     """Cases 5 and 8 for drafts and companions."""
-    path = tmp_path / "side.gguf"
+    sound, path = tmp_path / "sound.gguf", tmp_path / "side.gguf"
+    sound.write_bytes(tiny_llama().build())
     path.write_bytes(changed(_nan))
-    options = {"draft": str(tiny_draft), "companion": "none"} | {role: str(path)}
     with pytest.raises(ModelRejected):
-        load(tiny_target, **options)
+        load(sound, **{"draft": str(sound), "companion": "none"} | {role: str(path)})
 
 
 @pytest.mark.parametrize("kind", ["01 missing", "01 folder", "02 fifo", "02 socket", "02 device"])
