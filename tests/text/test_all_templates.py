@@ -276,11 +276,11 @@ def by_llm(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
         for m in messages
     ]
     options = llm_plugin.SpeculativeModel.Options()
-    prompt = SimpleNamespace(messages=parts, options=options, schema=None)
+    prompt = SimpleNamespace(messages=parts, options=options, schema=None, tools=[])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llm_plugin, "_load", lambda *_: llm)
         patch.setattr("pyspec.llama.generation.stream_text", catching)
-        answer = llm_plugin.SpeculativeModel("pyspec", None)._answer(prompt, None, None)
+        answer = llm_plugin.SpeculativeModel("pyspec", None)._answer(prompt, None)
         with pytest.raises(Caught) as caught:
             list(answer)
     return caught.value.tokens
