@@ -31,9 +31,8 @@ _T_95 = (
 
 def student_t(freedom: int) -> float:
     """Student's t at 97.5 %; beyond the table by the first terms of its expansion around the normal's (Cornish and Fisher)."""
-    if freedom <= len(_T_95):
-        return _T_95[freedom - 1]
-    return 1.960 + 2.372 / freedom + 2.822 / freedom**2
+    known = freedom <= len(_T_95)
+    return _T_95[freedom - 1] if known else 1.960 + 2.372 / freedom + 2.822 / freedom**2
 
 
 def half_width(values: Sequence[float]) -> float:

@@ -53,10 +53,7 @@ NEAR = 0.05
 
 
 class Pair(msgspec.Struct):
-    """An answer with drafts and one without: rates after the prompt and of the whole answer; whether the texts are equal.
-
-    said: what the answer with drafts says that they brought, as times plain; None where it does not say it.
-    """
+    """An answer with drafts and one without: rates after the prompt and of the whole answer; whether the texts are equal."""
 
     drafted: float
     plain: float
@@ -64,7 +61,7 @@ class Pair(msgspec.Struct):
     whole_plain: float
     tokens_a_round: float
     equal: bool
-    said: float | None = None
+    said: float | None = None  # times plain as the drafted answer says it; None where it does not
 
 
 def said(pairs: Sequence[Pair]) -> float | None:
