@@ -3,9 +3,9 @@
 Agents send whatever schemas their tools have, and most of these were not written for a grammar. Whoever runs the tool checks its
 arguments. Therefore a tool's schema is made looser where it cannot be held, and nowhere else.
 
-Objects have no other properties than a schema lists, unless it says that there may be more, or several of its parts describe one
-object together. OpenAI's strict mode demands `additionalProperties: false`, and llama.cpp takes it for granted: small models
-invent properties until an answer's limit otherwise.
+Objects have no other properties than a schema lists, unless it says that there may be more. OpenAI's strict mode demands
+`additionalProperties: false`, and llama.cpp takes it for granted: small models invent properties until an answer's limit
+otherwise.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
-from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,17 +26,62 @@ from pyspec.errors import InputError
 from pyspec.grammar.languages import OWN_BYTES, Language, literal
 from pyspec.vocab.tokenizer import call_with_stack
 
-log = logging.getLogger("pyspec")
-
-_ONE = {
+ONE = {
     "items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames",
     "unevaluatedItems", "unevaluatedProperties", "additionalItems",
 }  # fmt: skip
-_MANY = {"allOf", "anyOf", "oneOf", "prefixItems", "items"}
-_NAMED = {
+MANY = {"allOf", "anyOf", "oneOf", "prefixItems", "items"}
+NAMED = {
     "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies",
 }  # fmt: skip
-"""Keywords of one schema, of a list of them, and of schemas by name."""
+DEFINED = ("$defs", "definitions")
+
+
+def with_parts(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Change the schemas within a schema."""
+    made = dict(schema)
+    for key, value in schema.items():
+        if key in NAMED and isinstance(value, dict):
+            made[key] = {name: change(part) for name, part in value.items()}
+        elif key in MANY and isinstance(value, list):
+            made[key] = [change(part) for part in value]
+        elif key in ONE and isinstance(value, (dict, bool)):
+            made[key] = change(value)
+    return made
+
+
+def places(schema: Any, at: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return each part that is an object with its address, the innermost first."""
+    if not isinstance(schema, dict):
+        return
+    for key, value in schema.items():
+        inside = f"{at}/{key}"
+        if key in NAMED and isinstance(value, dict):
+            for name, part in value.items():
+                yield from places(part, f"{inside}/{name}")
+        elif key in MANY and isinstance(value, list):
+            for n, part in enumerate(value):
+                yield from places(part, f"{inside}/{n}")
+        elif key in ONE:
+            yield from places(value, inside)
+    yield at, schema
+
+
+def pointed(whole: Any, ref: Any) -> Any:
+    """What a reference such as `#/$defs/a` leads to within a schema; None if that is elsewhere, or nothing."""
+    if not isinstance(ref, str) or ref[:1] != "#":
+        return None
+    found = whole
+    for step in filter(None, unquote(ref[1:]).split("/")):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+log = logging.getLogger("pyspec")
 
 SCHEMA_DEPTH = 100
 """Deepest nesting of a schema; llguidance reads 128 levels."""
@@ -72,37 +117,6 @@ _NAMING = (r'"([^"]+)"', r"'([^']+)'", r"/(\S+)/", r"^\s*(\S.*)$", r"^(\S+)", r"
 """How refusals name keywords and values: quoted, by themselves, or first."""
 
 
-def places(schema: Any, at: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return each part that is an object with its address, the innermost first. A part may be changed when it comes."""
-    if not isinstance(schema, dict):
-        return
-    for key, value in schema.items():
-        inside = f"{at}/{key}"
-        if key in _NAMED and isinstance(value, dict):
-            for name, part in value.items():
-                yield from places(part, f"{inside}/{name}")
-        elif key in _MANY and isinstance(value, list):
-            for n, part in enumerate(value):
-                yield from places(part, f"{inside}/{n}")
-        elif key in _ONE:
-            yield from places(value, inside)
-    yield at, schema
-
-
-def pointed(whole: Any, ref: Any) -> Any:
-    """What a reference such as `#/$defs/a` leads to within a schema; None if that is elsewhere, or nothing."""
-    if not isinstance(ref, str) or ref[:1] != "#":
-        return None
-    found = whole
-    for step in filter(None, unquote(ref[1:]).split("/")):
-        name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
-        else:
-            found = found.get(name) if isinstance(found, Mapping) else None
-    return found
-
-
 def of_schema(schema: Any) -> Language:
     """The JSON texts that are valid under a schema, whose objects are closed. Raises InputError for one that cannot be held."""
     if schema is True:
@@ -114,15 +128,13 @@ def of_schema(schema: Any) -> Language:
 
 
 @lru_cache(maxsize=64)
-def _strict(text: str) -> str:
+def _strict(schema: str) -> str:
     """A schema as llguidance takes it. Raises InputError."""
-    made = json.loads(text)
-    _make_plain(made)
-    _close(made)
-    written = _written(made)
-    if not (why := _read(written)[0]):
-        return written
-    at, key = next(_blamed(json.loads(text), why), ("", ""))
+    whole = json.loads(schema)
+    made = closed(_plain(whole))
+    if not (why := _problem(made)):
+        return _written(made)
+    at, key = next(_blamed(whole, why), ("", ""))
     if why.startswith("Unimplemented keys: "):
         said = f"{key} at {at} cannot be followed"
     else:
@@ -170,11 +182,22 @@ def _takes_spaces() -> bool:
 
 def _written(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
     """Write a schema with our options; `lenient` has llguidance leave out keywords that it lacks."""
-    spaces = {"whitespace_pattern": _SPACE} if _takes_spaces() else {"whitespace_flexible": False}
-    options = {"lenient": lenient, "coerce_one_of": True, **spaces}
+    options: dict[str, Any] = {
+        "whitespace_pattern": _SPACE,
+        "lenient": lenient,
+        "coerce_one_of": True,
+    }
+    if not _takes_spaces():
+        options.pop("whitespace_pattern")
+        options["whitespace_flexible"] = False
     text = json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
     literal(text)  # which refuses what is not Unicode
     return text
+
+
+def _problem(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
+    """Why llguidance does not take a schema; empty if it does."""
+    return _read(_written(schema, lenient=lenient))[0]
 
 
 @lru_cache(maxsize=512)
@@ -189,49 +212,58 @@ def _read(text: str) -> tuple[str, list[str]]:
         failed, messages = call_with_stack(read, STACK)
     except ValueError as error:
         failed, messages = True, [str(error)]
-    return (messages[-1], []) if failed else ("", messages)
+    if not failed:
+        return "", messages
+    return messages[-1], []
 
 
-def _make_plain(whole: Any) -> None:
+def _plain(schema: Any, whole: Any = None) -> Any:
     """Leave out what llguidance does not take and what demands nothing, and write the rest in keywords that it takes.
 
     Seconds have at most nine digits behind their point: small models write zeros for ever.
     """
-    for _, part in places(whole):
-        if isinstance(form := part.get("format"), str) and form not in _FORMATS:
-            del part["format"]
-        if part.get("format") in ("time", "date-time"):
-            part["allOf"] = [*part.get("allOf", ()), {"pattern": _NANOSECONDS}]
-        if part.get("uniqueItems") is False:
-            del part["uniqueItems"]
-        if isinstance(pattern := part.get("pattern"), str):
-            part["pattern"] = _SAME.get(pattern, pattern)
-        if isinstance(least := part.get("minItems"), (int, float)) and least > _MAX_ITEMS:
-            raise InputError(f"a list has at least {least} items", f"use {_MAX_ITEMS} at most")
-        for key in _COUNTS & part.keys():
-            if isinstance(part[key], float) and part[key].is_integer():
-                part[key] = int(part[key])
-        if isinstance(draft := part.get("$schema"), str):
-            part["$schema"] = draft.replace("http://json-schema.org/draft/20", "https://json-schema.org/draft/20")  # fmt: skip
-        _write_names_as_patterns(part, whole)
+    if not isinstance(schema, dict):
+        return schema
+    whole = schema if whole is None else whole
+    made = with_parts(schema, lambda part: _plain(part, whole))
+    if isinstance(form := made.get("format"), str) and form not in _FORMATS:
+        del made["format"]
+    if made.get("format") in ("time", "date-time"):
+        made["allOf"] = [*made.get("allOf", ()), {"pattern": _NANOSECONDS}]
+    if made.get("uniqueItems") is False:
+        del made["uniqueItems"]
+    if isinstance(pattern := made.get("pattern"), str):
+        made["pattern"] = _SAME.get(pattern, pattern)
+    if isinstance(least := made.get("minItems"), (int, float)) and least > _MAX_ITEMS:
+        raise InputError(f"a list has at least {least} items", f"use {_MAX_ITEMS} at most")
+    for key in _COUNTS & made.keys():
+        if isinstance(made[key], float) and made[key].is_integer():
+            made[key] = int(made[key])
+    if isinstance(draft := made.get("$schema"), str):
+        made["$schema"] = draft.replace(
+            "http://json-schema.org/draft/20", "https://json-schema.org/draft/20"
+        )
+    return _names_as_patterns(made, whole)
 
 
-def _write_names_as_patterns(part: dict[str, Any], whole: Any) -> None:
+def _names_as_patterns(schema: dict[str, Any], whole: Any) -> dict[str, Any]:
     """Write which names a dictionary's keys may have, as pydantic and zod say it, as patterns of them."""
-    names = part.get("propertyNames")
+    names = schema.get("propertyNames")
     found = pointed(whole, names["$ref"]) if isinstance(names, dict) and "$ref" in names else names
-    if not isinstance(found, dict) or part.keys() & {"properties", "patternProperties"}:
-        return
+    if not isinstance(found, dict) or schema.keys() & {"properties", "patternProperties"}:
+        return schema
+    made = {key: value for key, value in schema.items() if key != "propertyNames"}
     demands = found.keys() - {"type", "title", "description"}
+    if not demands and found.get("type", "string") == "string":
+        return made
     values = found.get("enum", [found["const"]] if "const" in found else ())
     pattern = found.get("pattern") if demands == {"pattern"} else ""
     if demands in ({"enum"}, {"const"}) and all(isinstance(each, str) for each in values):
         pattern = f"^({'|'.join(map(re.escape, values))})$"
-    if pattern:
-        value = part.get("additionalProperties", True)
-        part |= {"patternProperties": {pattern: value}, "additionalProperties": False}
-    if pattern or (not demands and found.get("type", "string") == "string"):
-        del part["propertyNames"]
+    if not pattern:
+        return schema
+    value = made.pop("additionalProperties", True)
+    return {**made, "patternProperties": {pattern: value}, "additionalProperties": False}
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
@@ -256,27 +288,32 @@ def _tool_schema(text: str) -> dict[str, Any]:
     return call_with_stack(lambda: _holdable(json.loads(text)), STACK)
 
 
-def _holdable(made: dict[str, Any]) -> dict[str, Any]:
-    for _, part in places(made):
-        _standardise(part)
-    _make_plain(made)
+def _holdable(schema: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = _usual(_plain(schema))
     if isinstance(found := pointed(made, made.get("$ref")), dict):
         made = {**{key: value for key, value in made.items() if key != "$ref"}, **found}
-    _close(made)
-    made["type"] = "object"
+    made = {**closed(made), "type": "object"}
     for _ in range(_MAX_TRIES):
         why, left_out = _read(_written(made, lenient=True))
         if not why:
             for keyword in left_out:
                 log.info("left out of a tool's schema: %s", keyword)
             return made
-        if not (blamed := [*_blamed(made, why)]):
+        blamed = [*_blamed(made, why)]
+        if not blamed:
             raise InputError(why)
-        parts = dict(places(made))
         for at, key in blamed:
             log.info("left out of a tool's schema: %s at %s", key, at)
-            parts[at].pop(key, None)
+        made = _without(made, blamed)
     raise InputError("too much of a tool's schema cannot be followed")
+
+
+def _without(schema: dict[str, Any], blamed: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Leave out keywords at places."""
+    parts = dict(places(schema))
+    for at, key in blamed:
+        parts[at].pop(key, None)
+    return schema
 
 
 def part_of(whole: Mapping[str, Any], part: Any) -> dict[str, Any]:
@@ -284,60 +321,180 @@ def part_of(whole: Mapping[str, Any], part: Any) -> dict[str, Any]:
     found = part if isinstance(part, dict) else {}
     if isinstance(behind := pointed(whole, found.get("$ref")), dict):
         found = {**behind, **{key: value for key, value in found.items() if key != "$ref"}}
-    made = {**found, **{key: whole[key] for key in ("$defs", "definitions") if key in whole}}
-    return {} if _read(_written(made, lenient=True))[0] else made
+    made = {**found, **{key: whole[key] for key in DEFINED if key in whole}}
+    return {} if _problem(made, lenient=True) else made
 
 
-def _standardise(part: dict[str, Any]) -> None:
-    """Write a part as the standard has it: types in capitals and `nullable` are OpenAPI's."""
-    part.pop("$id", None)
-    named = part.pop("type", None)
+def _usual(schema: Any) -> Any:
+    """Write a schema as the standard has it: types in capitals and `nullable` are OpenAPI's."""
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: value for key, value in with_parts(schema, _usual).items() if key != "$id"}
+    named = made.get("type")
     types = named if isinstance(named, list) else [named]
     known = [str(kind).lower() for kind in types if str(kind).lower() in _TYPES]
-    if known and part.get("nullable") is True:
+    if known and made.get("nullable") is True:
         known = list(dict.fromkeys([*known, "null"]))
-        if isinstance(values := part.get("enum"), list) and None not in values:
-            part["enum"] = [*values, None]
+        if isinstance(values := made.get("enum"), list) and None not in values:
+            made["enum"] = [*values, None]
     if known:
-        part["type"] = known[0] if len(known) == 1 else known
+        made["type"] = known[0] if len(known) == 1 else known
+    else:
+        made.pop("type", None)
+    return made
 
 
-# -- closed objects ----------------------------------------------------------------------------------------------------
+_JOINED = ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas")
+"""Keywords whose schemas are of the same place as their own; so is `$ref`."""
+_LISTS = ("properties", "patternProperties")
+_CONDITIONS = {*_LISTS, "additionalProperties", "if", "then", "else", "dependentSchemas"}
+_MAX_STEPS = 100_000
 
 
-def _close(whole: dict[str, Any]) -> None:
-    """Close objects at every depth, but for those that several parts describe together: one would forbid what others list."""
-    due = [part for _, part in places(whole) if len(_describing(whole, part)) + _lists(part) > 1]
-    together = set[int]()
-    while due:
-        part = due.pop()
-        if id(part) not in together:
-            together.add(id(part))
-            due += chain.from_iterable(_describing(whole, part))
-    for _, part in places(whole):
-        if _lists(part) and "additionalProperties" not in part and id(part) not in together:
-            known = part["properties"] if isinstance(part.get("properties"), dict) else {}
-            required = part["required"] if isinstance(part.get("required"), list) else []
-            unlisted = {name: True for name in required if isinstance(name, str)}
-            part |= {"properties": known | unlisted | known, "additionalProperties": False}
+@dataclass(frozen=True)
+class _Place:
+    """What all parts of one place list together."""
+
+    names: tuple[str, ...] = ()
+    """Of properties, in order."""
+    patterns: tuple[str, ...] = ()
+    """Of properties' names."""
+    lists: bool = False
+    """Whether any part lists properties."""
+    free: bool = False
+    """Whether any part allows others."""
+
+    def __or__(self, other: _Place) -> _Place:
+        return _Place(
+            tuple(dict.fromkeys(self.names + other.names)),
+            tuple(dict.fromkeys(self.patterns + other.patterns)),
+            self.lists or other.lists,
+            self.free or other.free,
+        )
 
 
-def _lists(part: Mapping[str, Any]) -> bool:
-    """Whether a part lists properties."""
-    return any(isinstance(part.get(key), dict) for key in ("properties", "patternProperties"))
+_NOTHING = _Place()
 
 
-def _describing(whole: Mapping[str, Any], part: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
-    """Other schemas of the same object as a part that may list properties; alternatives are in one list."""
-    several = [part.get("anyOf"), part.get("oneOf"), [pointed(whole, part.get("$ref"))]]
-    alone = [part.get(key) for key in ("if", "then", "else")]
-    alone += part["allOf"] if isinstance(part.get("allOf"), list) else []
-    if isinstance(dependent := part.get("dependentSchemas"), dict):
-        alone += dependent.values()
-    silent = {"required", "title", "description", "type", "pattern"}
-    made = [
-        [way for way in ways if isinstance(way, dict) and way.keys() - silent]
-        for ways in (*several, *([each] for each in alone))
-        if isinstance(ways, list)
-    ]
-    return [ways for ways in made if ways]
+def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema whose objects are closed at every depth. Raises InputError for one that takes too long."""
+    return _Closing(schema).made()
+
+
+class _Closing:
+    """Closes one schema. A part that is also joined with others is written again, as a definition that stays open."""
+
+    def __init__(self, whole: Mapping[str, Any]) -> None:
+        self._whole, self._steps = whole, 0
+        self._names: dict[str, str] = {}
+        self._due: list[tuple[str, Any]] = []
+
+    def made(self) -> dict[str, Any]:
+        made: dict[str, Any] = self._closed(self._whole)
+        defs = dict[str, Any]()
+        while self._due:
+            name, part = self._due.pop()
+            defs[name] = self._open(part)
+        return {**made, "$defs": {**made.get("$defs", {}), **defs}} if defs else made
+
+    def _closed(self, part: Any, outer: _Place = _NOTHING) -> Any:
+        """Close a part. outer: what the parts that it is joined with list at the same place."""
+        if not isinstance(part, dict):
+            return part
+        if "$id" in part and part is not self._whole:
+            return closed(part)  # its references begin there
+        if outer == _NOTHING and _is_alone(part):
+            return with_parts(part, self._closed)
+        ways = next((key for key in ("anyOf", "oneOf") if isinstance(part.get(key), list)), "")
+        listed = outer | self._listed({key: part[key] for key in part if key != ways})
+        made = self._open(part)
+        if ways:
+            made[ways] = [self._closed(way, listed) for way in part[ways]]
+        elif listed.lists and not listed.free:
+            made = self._with_end(made, listed)
+        return made
+
+    def _with_end(self, made: dict[str, Any], listed: _Place) -> dict[str, Any]:
+        """Forbid all properties but the listed ones, in a part that is still open."""
+        self._step(len(listed.names))
+        names, patterns = (dict.fromkeys(found, True) for found in (listed.names, listed.patterns))
+        own = made if made.keys().isdisjoint(("$ref", "allOf")) else {}
+        end: dict[str, Any] = {
+            "properties": {**own.get("properties", {}), **{k: True for k in names if k not in own.get("properties", ())}},
+            "additionalProperties": False,
+        }  # fmt: skip
+        if patterns:
+            end["patternProperties"] = {**patterns, **own.get("patternProperties", {})}
+        if own:
+            return {**made, **end}
+        # drafts before 2019 take nothing beside a reference
+        joined = [{"$ref": made.pop("$ref")}] if "$ref" in made else []
+        return {**made, "allOf": [*made.get("allOf", ()), *joined, end]}
+
+    def _open(self, part: Any) -> Any:
+        """Close the schemas within a part, and leave the part itself open."""
+        if not isinstance(part, dict):
+            return part
+        made = with_parts({key: part[key] for key in part if key not in _JOINED}, self._closed)
+        made |= with_parts({key: part[key] for key in part if key in _JOINED}, self._open)
+        if "$ref" in part and isinstance(pointed(self._whole, part["$ref"]), dict):
+            made["$ref"] = f"#/$defs/{self._opened(part['$ref'])}"
+        return {key: made[key] for key in part}
+
+    def _opened(self, ref: str) -> str:
+        """The name of a definition of what a reference leads to, left open."""
+        self._listed({"$ref": ref})  # whose steps count for each: llguidance joins each anew
+        if ref not in self._names:
+            self._names[ref] = f"pyspec-open-{len(self._names)}"
+            self._due.append((self._names[ref], pointed(self._whole, ref)))
+        return self._names[ref]
+
+    def _listed(self, part: Any) -> _Place:
+        """What a part and all that is joined with it list."""
+        found, due, seen = list[_Place](), [part], set[str]()
+        while due:
+            self._step()
+            each = due.pop()
+            if not isinstance(each, dict):
+                continue
+            found.append(_own(each))
+            due += reversed([*_joined(each)])
+            if isinstance(ref := each.get("$ref"), str) and ref not in seen:
+                seen.add(ref)
+                due.append(pointed(self._whole, ref))
+        made = _NOTHING
+        for each in found:
+            self._step(len(each.names))
+            made |= each
+        return made
+
+    def _step(self, n: int = 1) -> None:
+        self._steps += n
+        if self._steps > _MAX_STEPS:
+            raise InputError("the JSON schema joins too many parts", "make it simpler")
+
+
+def _own(part: Mapping[str, Any]) -> _Place:
+    lists = [part.get(key) for key in _LISTS]
+    names, patterns = (tuple(found) if isinstance(found, dict) else () for found in lists)
+    required = part.get("required")
+    if isinstance(required, list):
+        names += tuple(name for name in required if isinstance(name, str))
+    free = part.get("additionalProperties", False) is not False
+    return _Place(names, patterns, any(isinstance(found, dict) for found in lists), free)
+
+
+def _joined(part: Mapping[str, Any]) -> Iterator[Any]:
+    for key in _JOINED:
+        found = part.get(key)
+        if isinstance(found, list):
+            yield from found
+        elif isinstance(found, dict):
+            yield from found.values() if key == "dependentSchemas" else [found]
+
+
+def _is_alone(part: Mapping[str, Any]) -> bool:
+    """Whether a part says nothing of properties itself: it only refers to one schema, or to several to choose from."""
+    joined = [key for key in ("allOf", "$ref", "anyOf", "oneOf") if key in part]
+    sole = len(joined) < 2 and (joined != ["allOf"] or len(part["allOf"]) == 1)
+    return sole and part.keys().isdisjoint(_CONDITIONS)

@@ -203,7 +203,7 @@ LOOSE: dict[str, tuple[Any, list[str], list[str]]] = {
     "what it is not": ({"type": "string", "not": {"const": "a"}}, ['"b"', '"a"'], ["1"]),
     "a condition": (
         {**of(k=INT), "if": of("k"), "then": {"properties": {"v": INT}, "required": ["v"]}},
-        ["{}", '{"k":1,"v":1}', '{"k":1}'], ['{"k":"x"}']),
+        ["{}", '{"k":1,"v":1}', '{"k":1}'], ['{"k":"x"}', '{"w":1}']),
     "a set of anything": ({"type": "array", "uniqueItems": True}, ["[1]", "[1,1]"], ["1"]),
     "a bound that is none": ({"type": "integer", "minimum": "x"}, ["1"], ['"a"']),
     "no further properties": ({**POINT, "required": []}, ['{"x":1}', "{}"], ['{"y":1}']),
