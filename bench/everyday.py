@@ -176,7 +176,7 @@ def shown(found: Everyday) -> str:
         rows += [row(temperature, name, pairs) for name, pairs in prompts.items()]
         f = found.figures(temperature)
         mean = f"{f['mean']} ({f['interval']}), lowest {f['worst']}, {f['slower']} under {SLOW}"
-        near = f"{f['near']} within {100 * NEAR:.0f} %"
+        near = f"{f['near']} within {100 * NEAR:.0f} %" if f["near"] != "0 of 0" else ""
         rows.append([temperature, "mean", mean, near, f["whole"], "", "", ""])
     return table(HEAD, rows)
 
