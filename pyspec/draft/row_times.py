@@ -31,6 +31,7 @@ _EDGE = 0.2  # the same for those, later: they may cost less than fewer rows
 _WHILE = 64  # observations before "later": a trial costs a short answer more than it brings
 SURE = 3  # observations after which a count tells the machine's speed
 _REBUILD = 16  # observations between two rebuilds of a table whose counts are known
+_DEAREST = 2.0  # most that rows together are believed to take, in units of as many single ones
 _STALL = 2.5  # times the expected time: the machine did something else
 _SLOW = 3  # stalls in a row after which the machine is taken to be slow
 _DRIFT = 0.1  # relative change of the target's speed that is taken for the machine's
@@ -63,6 +64,14 @@ class _Timing(NamedTuple):
     def expected(self) -> float:
         """The expected time, in ms, if the machine were as fast as assumed."""
         return self.one * (1.0 + self.k * self.more)
+
+    def shape(self, ms: float) -> float:
+        """The k that explains a time at the assumed speed. Rows may be decoded one by one, so they cost no more than that.
+
+        Without a limit a stall may be believed as a k, and the next time without one as a machine that is as many times faster.
+        """
+        times = min(ms / self.one, _DEAREST * self.rows)
+        return max(0.0, (times - 1.0) / self.more)
 
 
 class RowTimes:
@@ -171,8 +180,7 @@ class RowTimes:
         self._doubted.add(seen.key)
         # reading costs time before it pays, so believe half of the surprise: the geometric mean
         if seen.rows > _OWN and self.hope == 1.0:
-            half = sqrt(ratio) * seen.expected
-            self._k[seen.key] = max(0.0, (half / seen.one - 1.0) / seen.more)
+            self._k[seen.key] = seen.shape(sqrt(ratio) * seen.expected)
         return True
 
     def _learn_speed(self, seen: _Timing, count: int) -> None:
@@ -182,9 +190,9 @@ class RowTimes:
 
     def _learn_shape(self, seen: _Timing, count: int) -> None:
         """Learn what the rows beyond the first take at this speed."""
-        found = (seen.ms / (self.scale * seen.one) - 1.0) / seen.more
+        found = seen.shape(seen.ms / self.scale)
         # The first observation replaces the assumption. Any rest of that would later be taken for the machine's speed.
-        self._k[seen.key] = max(0.0, seen.k + max(0.1, 1.0 / count) * (found - seen.k))
+        self._k[seen.key] = seen.k + max(0.1, 1.0 / count) * (found - seen.k)
 
     def renew(self) -> None:
         """Treat what was learned as a guess, which the next observation of each count replaces."""
@@ -204,10 +212,6 @@ class RowTimes:
                 self.observe(rows, times[rows])
         self._begun = dict(self._count)
         self._off.clear()
-
-    def timed_here(self, rows: int) -> bool:
-        """Whether this many rows were observed in this process."""
-        return self.count(rows) > self._begun.get(_key(rows), 0)
 
     def error(self, rows: int) -> float:
         """The standard error of the time of this many rows, as a share of it; infinite where too little is known."""
