@@ -57,7 +57,7 @@ CASES = {
     # texts and prompts
     13: Case(
         "bytes that are not UTF-8: by byte and line",
-        READING + "test_bad_utf8_fails_its_own_record_only",
+        READING + "test_bad_utf8_names_byte_and_line",
         BATCH + "test_failed_records_end_with_3",
     ),
     14: Case(
