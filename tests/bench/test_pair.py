@@ -14,7 +14,7 @@ def test_a_pair_is_recorded_and_given_a_prior(script, tiny_ascii, tmp_path):
     shutil.copy(tiny_ascii, draft)
     words = [
         "-m", str(tiny_ascii), "--draft", str(draft), "--trust-model", "-c", "1024", "-t", "1",
-        "--seconds", "1", "-n", "8", "--draft-max", "3", "--prior", "--rounds", str(rounds),
+        "--category", "writing", "--seconds", "1", "-n", "8", "--draft-max", "3", "--prior", "--rounds", str(rounds),
     ]  # fmt: skip
     done = CliRunner().invoke(script("pair").pair, words)
     assert done.exit_code == 0, done.output
