@@ -24,9 +24,8 @@ class Exchange:
     """A question, and its answer once there is one."""
 
     user: str
-    answer: Result | None = (
-        None  # its tokens: without the last, and none if another model made them
-    )
+    # its tokens lack the last one, and all if it was read from a file or made by another model
+    answer: Result | None = None
     seed: int = 0  # the sampler's
 
     def asked(self) -> Message:

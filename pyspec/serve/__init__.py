@@ -19,17 +19,15 @@ class ServerSettings:
     """The model's name for clients, and the server's limits."""
 
     model: str
-    api_key: str | None = (
-        None  # what clients must send; of several, one a line, users do not share remembered texts
-    )
+    # what clients must send; of several, one a line, users do not share remembered texts
+    api_key: str | None = None
     queue: int = 256  # answers that may wait for a sequence; more are refused with 429
     max_body: int = MAX_BODY
     hosts: tuple[str, ...] | None = None  # accepted values of the Host header, None for any
     origins: tuple[str, ...] = ()  # of foreign pages that may use the server
     log: Callable[[str], Any] | None = None  # takes a line of JSON for each request
-    ping: float = (
-        15.0  # seconds of silence before a stream sends a ping: proxies give up after a minute
-    )
+    # seconds of silence before a stream sends a ping: proxies give up after a minute
+    ping: float = 15.0
     stall: float = STALL_S  # seconds after which a round of the model counts as hanging
 
 

@@ -56,14 +56,12 @@ class Interface:
     prefix: str  # of its responses' ids
     body: type[Body]  # of its requests
     whole: Callable[[PendingRequest, list[Choice]], dict[str, Any]]  # once all choices have ended
-    events: Callable[
-        [PendingRequest], AsyncIterator[bytes]
-    ]  # while they grow; it may raise AnswerFailed
+    # while they grow; it may raise AnswerFailed
+    events: Callable[[PendingRequest], AsyncIterator[bytes]]
     refusal: Refusal  # an error's body from status, code and message
     broken: Callable[[int, str | None, str], bytes]  # the end of a stream that fails, from the same
-    too_long: str = (
-        OPENAI_TOO_LONG  # the sentence by which clients know that they must shorten a prompt
-    )
+    # the sentence by which clients know that they must shorten a prompt
+    too_long: str = OPENAI_TOO_LONG
     streamed: tuple[type[Exception], ...] = ()  # errors that clients expect within the stream
     media_type: str = "text/event-stream"  # of a stream
     ping: bytes = PING  # if empty, none are sent
