@@ -99,7 +99,7 @@ class Everyday(Made, kw_only=True):
             "prompts": str(len(ratios)),
             "whole": f"{whole:.2f}",
             "rate": f"{fmean(p.plain for each in prompts for p in each):.0f}",
-            "near": f"{sum(abs(off - 1) < NEAR for off in told)} of {len(told)}",
+            "near": f"{sum(abs(off - 1) < NEAR for off in told)} of {len(told)}" if told else "",
         }
 
     def page(self) -> str:
@@ -176,7 +176,7 @@ def shown(found: Everyday) -> str:
         rows += [row(temperature, name, pairs) for name, pairs in prompts.items()]
         f = found.figures(temperature)
         mean = f"{f['mean']} ({f['interval']}), lowest {f['worst']}, {f['slower']} under {SLOW}"
-        near = f"{f['near']} within {100 * NEAR:.0f} %" if f["near"] != "0 of 0" else ""
+        near = f["near"] and f"{f['near']} within {100 * NEAR:.0f} %"
         rows.append([temperature, "mean", mean, near, f["whole"], "", "", ""])
     return table(HEAD, rows)
 
