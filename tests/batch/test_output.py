@@ -29,14 +29,12 @@ def lines(tmp_path):
 
 @pytest.fixture
 def read(tmp_path):
-    """Reads an output's lines."""
     return lambda out="out.jsonl": [
         json.loads(line) for line in (tmp_path / out).read_text().splitlines()
     ]
 
 
 def test_output_is_in_the_order_of_the_inputs(go, lines, tmp_path, read):
-    """Records that finished last to first stand first to last, failed ones among them; the journal is gone."""
     _, summary = go([lines], "out.jsonl")
     assert [line["text"] for line in read()] == ["A", "B", "", "D", "E"]
     assert read()[2]["error"] == {"type": "InputError", "message": "bad"}
@@ -46,7 +44,6 @@ def test_output_is_in_the_order_of_the_inputs(go, lines, tmp_path, read):
 
 @pytest.mark.parametrize(("stop_after", "answered"), [(1, 1), (3, 2), (5, 4)])
 def test_interrupted_run_goes_on(go, lines, tmp_path, stop_after, answered):
-    """What was finished is not asked again, and the file has the bytes of an undisturbed run."""
     go([lines], "whole.jsonl")
     with pytest.raises(KeyboardInterrupt):
         go([lines], "out.jsonl", stop_after=stop_after)
@@ -57,7 +54,6 @@ def test_interrupted_run_goes_on(go, lines, tmp_path, stop_after, answered):
 
 
 def test_finished_run_is_not_run_again(go, lines, tmp_path):
-    """It still knows what failed."""
     go([lines], "out.jsonl")
     before = (tmp_path / "out.jsonl").read_bytes()
     fake, summary = go([lines], "out.jsonl")
@@ -88,7 +84,6 @@ def test_other_output_is_not_overwritten(go, lines, tmp_path, change):
     ],
 )
 def test_folder_gets_a_file_an_input(go, tmp_path, per, file, asked, said):
-    """At the same place under the input's name; a failed record leaves its place empty."""
     path = tmp_path / "in" / file
     path.parent.mkdir(parents=True)
     path.write_text(asked)
@@ -119,7 +114,6 @@ def test_odd_outputs_are_refused(go, lines, tmp_path, out):
 
 
 def test_disk_full_while_assembling_keeps_the_journal(go, lines, tmp_path):
-    """The output is not there in part; with room again the same command only writes it."""
     with pytest.raises(KeyboardInterrupt):
         go([lines], "out.jsonl", stop_after=5)
     size = (tmp_path / "out.jsonl.journal").stat().st_size
@@ -151,7 +145,6 @@ def test_counts_are_left_out():
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out/"])
 def test_file_that_appears_meanwhile_is_kept(go, lines, tmp_path, out):
-    """Whoever wrote it keeps it; moved away, the same command only writes the answers."""
     path = tmp_path / ("out.jsonl" if out == "out.jsonl" else "out/in.txt")
 
     class Late(Fake):
@@ -197,7 +190,6 @@ def test_foreign_text_file_is_refused_before_anything_is_asked(go, lines, tmp_pa
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out/"])
 def test_overwrite_replaces_whatever_is_there(go, lines, tmp_path, out):
-    """Another run's output and its journal give way; a journal that is none does not."""
     go([lines], out, fake=Fake(target="other"))
     (tmp_path / "out.jsonl.journal").write_text('{"pyspec_batch":1,"run":{}}\n')
     fake, _ = go([lines], out, overwrite=True)
@@ -216,7 +208,6 @@ class Mended(Fake):
     """Answers what failed before."""
 
     def run_indexed(self, records):
-        """As Fake, and nothing is bad."""
         for result in super().run_indexed(records):
             own = {"index": result.index, "id": result.id, "prompt_sha256": result.prompt_sha256}
             yield RecordResult(**own, text="OK")
@@ -255,7 +246,6 @@ def test_interrupted_retry_goes_on(go, tmp_path, read):
 
 
 def test_openai_batch_lines_come_back_as_such(go, tmp_path, read):
-    """custom_id, a chat.completion that OpenAI's own types read, and errors in their place."""
     from openai.types.chat import ChatCompletion
 
     ask = {"method": "POST", "url": "/v1/chat/completions"}
@@ -291,7 +281,6 @@ def test_openai_batch_lines_come_back_as_such(go, tmp_path, read):
 
 @pytest.mark.parametrize("out", ["out.txt", "out.xml", "out.json", "out.CSVX"])
 def test_a_name_that_promises_another_form_is_refused(go, lines, tmp_path, out):
-    """Before anything is answered: lines of JSON are no text, and no XML."""
     fake = Fake()
     with pytest.raises(InputError, match=re.escape(out)):
         go([lines], out, fake=fake)

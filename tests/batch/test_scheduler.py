@@ -42,7 +42,6 @@ def reference(open_llama, tiny_target):
 @pytest.mark.parametrize("parallel", [1, 2, 5, 16])
 @pytest.mark.parametrize("drafting", ["none", "lookup", "model", "both"])
 def test_text_does_not_depend_on_the_batch(open_batch, reference, tiny_draft, parallel, drafting):
-    """Whatever runs beside a record, its strict greedy text is that of plain decoding alone."""
     draft = {"model": str(tiny_draft), "both": f"lookup+{tiny_draft}"}.get(drafting, drafting)
     assert answers(open_batch(draft=draft, parallel=parallel), WORDS) == reference
 
@@ -55,12 +54,10 @@ def test_companion_changes_no_text(open_batch, reference, tiny_draft, tiny_compa
 
 
 def test_text_does_not_depend_on_the_order(open_batch, reference):
-    """Turned round, every record has the same answer."""
     assert answers(open_batch(parallel=3), WORDS[::-1]) == reference[::-1]
 
 
 def test_margin_gates_each_answer_by_itself(open_batch, tiny_draft):
-    """The relaxed tokens of one record count against its own budget, and the result says so."""
     rule = Margin(theta=0.0, gap=5.0, budget=4.0)
     settings = Settings(rule=rule, max_tokens=24, raw=True)
     results = list(open_batch(draft=tiny_draft, parallel=4, settings=settings).run(WORDS))
@@ -70,7 +67,6 @@ def test_margin_gates_each_answer_by_itself(open_batch, tiny_draft):
 
 
 def test_seeds_belong_to_records(open_batch):
-    """Sampled texts depend on the batch's seed and the record's id alone: not on parallelism or order."""
     sampled = {"settings": Settings(Sampling(temperature=1.5, seed=3), max_tokens=24, raw=True)}
     records = [Record(id=word, prompt=word) for word in WORDS]
     # half precision rounds by what is computed together, and a hot sampler hears it
@@ -82,7 +78,6 @@ def test_seeds_belong_to_records(open_batch):
 
 
 def test_record_too_long_fails_alone(open_batch):
-    """A prompt over the context is that record's ContextOverflow, with both sizes."""
     results = {r.index: r for r in open_batch(n_ctx=64).run(["abc", "x" * 300, "def"])}
     assert results[1].error.type == "ContextOverflow"
     assert "300" in results[1].error.message
@@ -90,7 +85,6 @@ def test_record_too_long_fails_alone(open_batch):
 
 
 def test_context_ends_an_answer(open_batch):
-    """An answer that reaches the end of its context says so, beside others that go on."""
     results = list(
         open_batch(n_ctx=64, max_tokens=1000, parallel=3, cells=256).run(["abc", "x" * 50, "de"])
     )
@@ -102,7 +96,6 @@ def test_context_ends_an_answer(open_batch):
 
 
 def test_shared_prefix_is_decoded_once(open_batch):
-    """The target's rows are the prefix once, then each prompt's own tokens and one row a token."""
     prefix = "the quick brown fox jumps "
     batch = open_batch(parallel=4, max_tokens=5)
     list(batch.run([prefix + word for word in ("abc", "de", "f", "ghij")]))
@@ -115,7 +108,6 @@ def test_shared_prefix_is_decoded_once(open_batch):
 
 
 def test_prefix_changes_no_text(open_batch, open_llama, tiny_target, tiny_draft):
-    """Copied cells give the text that read ones give, with a draft as well."""
     prompts = ["once upon a time there was " + word for word in WORDS[:4]]
     llm = open_llama(tiny_target)
     alone = [ask(llm, llm.tokenize(p.encode(), add_bos=False), 24, GREEDY).ids for p in prompts]
@@ -153,7 +145,6 @@ def test_longest_record_starts_first(open_batch):
 
 
 def test_long_prompt_does_not_stall_others(open_batch, submit, work):
-    """While a long prompt is read in pieces, answers beside it go on in the same decodes."""
     batch = open_batch(parallel=2, max_tokens=12, n_ubatch=16)
     submit(batch, [Record(id="a", prompt="ab", max_tokens=3), "cd"])
     for i, _ in enumerate(batch.stream()):
@@ -175,7 +166,6 @@ def test_policy_hears_of_every_new_text(open_batch, monkeypatch):
 
 
 def test_fault_is_one_records_alone(open_batch, reference, monkeypatch):
-    """A row that is not finite fails its record; the others are answered as if nothing had been."""
     accept = Engine.accept
 
     def poisoned(self, seq, sampler, gate):
@@ -191,7 +181,6 @@ def test_fault_is_one_records_alone(open_batch, reference, monkeypatch):
 
 @pytest.mark.parametrize("k", [1, 2, 5, 20])
 def test_transient_fault_loses_nothing(open_batch, reference, monkeypatch, k):
-    """The k-th decode fails once: everything in flight runs again, one by one."""
     calls = iter(range(1, 100_000))
     verify = Engine.verify
 
@@ -205,7 +194,6 @@ def test_transient_fault_loses_nothing(open_batch, reference, monkeypatch, k):
 
 
 def test_cancel_ends_the_run_and_the_next_one_is_whole(open_batch, reference):
-    """Cancelled is raised, what was given before stays given, and the same object can go on."""
     batch = open_batch(parallel=2)
     found = []
 
@@ -222,7 +210,6 @@ def test_cancel_ends_the_run_and_the_next_one_is_whole(open_batch, reference):
 
 
 def test_iterator_dropped_in_the_middle_leaves_all_clean(open_batch, reference):
-    """A caller that stops listening costs the next run nothing."""
     batch = open_batch(parallel=4)
     next(iter(batch.run(WORDS)))
     assert answers(batch, WORDS) == reference
@@ -236,7 +223,6 @@ def test_closing_twice(open_batch):
 
 
 def test_end_token_ends_the_answer(open_batch, tiny_folder, reference):
-    """An end-of-generation token ends with "stop", and nothing comes after it."""
     at = 5
     end = tiny.TOKENS.index(reference[0][at])
     path = tiny.write(tiny_folder / "batch-ends.gguf", eos=end)
@@ -246,7 +232,6 @@ def test_end_token_ends_the_answer(open_batch, tiny_folder, reference):
 
 
 def test_start_that_fails_is_its_records_fault(open_batch, reference, monkeypatch):
-    """Whatever llama.cpp says to one record's text or sampler, the others are answered, and no sequence is lost."""
     begin = Answer.begin
 
     def fail(answer, contexts, **how):
@@ -263,7 +248,6 @@ def test_start_that_fails_is_its_records_fault(open_batch, reference, monkeypatc
 
 
 def test_listeners_hear_each_round(open_batch, submit):
-    """Text and tokens as they come, the result last; what they heard is the result's text."""
     batch = open_batch(parallel=3, draft="lookup")
     heard = {i: [] for i in range(5)}
     submit(batch, WORDS[:5], lambda i: heard[i].append)
@@ -275,7 +259,6 @@ def test_listeners_hear_each_round(open_batch, submit):
 
 
 def test_a_cancelled_answer_leaves_alone(open_batch, submit, reference):
-    """With what there is of its answer, whether it runs or waits; the others do not notice."""
     batch = open_batch(parallel=2)
 
     def hear(brought):
@@ -291,7 +274,6 @@ def test_a_cancelled_answer_leaves_alone(open_batch, submit, reference):
 
 
 def test_fault_in_the_midst_loses_and_doubles_no_text(open_batch, submit, reference, monkeypatch):
-    """Listeners have heard a part already: the answer goes on from there, alone."""
     calls = iter(range(1, 100_000))
     accept = Engine.accept
 
@@ -309,7 +291,6 @@ def test_fault_in_the_midst_loses_and_doubles_no_text(open_batch, submit, refere
 
 
 def test_prompts_that_begin_alike_wait_for_the_first(open_batch):
-    """Two groups of prompts: each group's beginning is read once, whatever runs beside it."""
     groups = ["the quick brown fox jumps over ", "a lazy dog sleeps under the tree "]
     prompts = [group + word for word in ("a", "bc", "def") for group in groups]
     batch = open_batch(parallel=6, max_tokens=4)
@@ -319,7 +300,6 @@ def test_prompts_that_begin_alike_wait_for_the_first(open_batch):
 
 
 def test_a_beginning_that_is_just_long_enough_is_waited_for(open_batch):
-    """It is read once by all prompts that have it; one that is a token shorter is read by each."""
     for shared in (MIN_TOKENS, MIN_TOKENS - 1):
         prompts = ["abcdefgh ijklmnop"[:shared] + letter * 9 for letter in "xyz"]
         batch = open_batch(parallel=3, max_tokens=4)
@@ -330,7 +310,6 @@ def test_a_beginning_that_is_just_long_enough_is_waited_for(open_batch):
 
 
 def test_an_answer_that_takes_too_long_fails_alone(open_batch):
-    """Its record says of what; the others are answered, and the limit is no part of what answers depend on."""
     settings = Settings(max_tokens=24, raw=True, timeout=1e-9)
     slow = open_batch(parallel=2, settings=settings)
     assert {result.error.type for result in slow.run(WORDS[:4])} == {"DeadlineExceeded"}
@@ -341,6 +320,5 @@ def test_an_answer_that_takes_too_long_fails_alone(open_batch):
 
 
 def test_an_answer_that_is_no_call_ends_no_output():
-    """Brackets without end, where a call's arguments should be."""
     result = RecordResult(index=0, id="a", prompt_sha256="", text="<tool_call>" + "[" * 100_000)
     assert b"tool_call" in output_line(result, "run", form="chat")

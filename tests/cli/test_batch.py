@@ -46,19 +46,16 @@ class Command(NamedTuple):
 
 @pytest.fixture
 def pyspec(tmp_path, tiny_target):
-    """Runs `pyspec batch ARGUMENTS` in tmp_path."""
     return Command(["-m", tiny_target, *PLAIN], tmp_path)
 
 
 @pytest.fixture
 def prompts(tmp_path):
-    """in.txt: four short prompts."""
     (tmp_path / "in.txt").write_text("abc\nhello\nonce upon\nthe end\n")
     return "in.txt"
 
 
 def lines(path):
-    """The lines of a JSONL file."""
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
@@ -177,7 +174,6 @@ RECORDS, TOKENS = 80, 40
 
 @pytest.fixture
 def many(tmp_path):
-    """many.txt: prompts for half a second of work."""
     rng = random.Random(1)  # noqa: S311
     texts = [
         "".join(rng.choices("abcdefghij ", k=rng.randint(1, 60))).strip() or "a"
@@ -189,7 +185,6 @@ def many(tmp_path):
 
 @pytest.fixture
 def undisturbed(pyspec, many, tmp_path):
-    """The bytes of a run that nobody disturbs."""
     assert pyspec(*many, "-o", "whole.jsonl").returncode == 0
     return (tmp_path / "whole.jsonl").read_bytes()
 
@@ -237,7 +232,6 @@ def test_kill_at_random_moments_loses_and_doubles_nothing(
 def test_signal_keeps_what_is_done(
     pyspec, many, halted, undisturbed, tmp_path, number, status, new
 ):
-    """Finished records are kept, stderr says how to go on, and going on gives the same file."""
     process = halted(new=new)
     process.send(number)
     process.send(signal.SIGCONT)
@@ -261,8 +255,6 @@ def test_second_process_is_refused(pyspec, many, halted):
 
 
 def test_disk_full_ends_with_a_sentence(pyspec, many, undisturbed, tmp_path):
-    """RLIMIT_FSIZE in the middle of the journal: status 1, and the same command ends it once there is room."""
-
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, resource.RLIM_INFINITY))
 

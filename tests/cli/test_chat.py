@@ -69,12 +69,10 @@ class Terminal:
         return shown
 
     def say(self, text: str) -> str:
-        """What is shown between a line and the next prompt."""
         self.type(text)
         return self.wait_for_prompt()
 
     def type(self, text: str) -> None:
-        """Type a line, and see the editor take it."""
         self.child.send(f"{text}\r")
         self.child.expect_exact("\x1b[?2004l")
 
@@ -101,7 +99,6 @@ def cooked(state: str) -> bool:
 
 @pytest.fixture
 def open_terminal() -> Iterator[Callable[..., Terminal]]:
-    """Opens chats, which end with the test."""
     made = []
     yield lambda *words, **variables: made.append(Terminal(*words, **variables)) or made[-1]
     for each in made:
@@ -167,7 +164,6 @@ def test_a_conversation_is_changed(terminal: Terminal, tmp_path: Path) -> None:
 
 
 def test_a_paste_while_answering_is_one_message(tiny_terminal: Terminal, tmp_path: Path) -> None:
-    """It is not shown in the answer, runs no command, and waits in the next prompt until it is sent."""
     tiny_terminal.say("/set max_tokens 300")
     tiny_terminal.type("hello")
     tiny_terminal.child.send("one\n/exit\nthree")
@@ -201,12 +197,10 @@ def test_sigterm(tiny_terminal: Terminal) -> None:
 
 
 def filtered(target: str, data: bytes, *options: str) -> Done:
-    """The chat with lines on stdin, each as typed."""
     return run(*words(target, "--script", *options), stdin=data)
 
 
 def test_as_a_filter(smollm2: str) -> None:
-    """Lines in, answers out; no prompts, no escapes; statistics on stderr, settings as asked for on stdout."""
     done = filtered(smollm2, b"hi\n/set\n/bye\nnever\n", "-n", "12")
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
@@ -225,7 +219,6 @@ def test_stdin_that_is_not_utf8(smollm2: str) -> None:
 
 
 def test_control_tokens_in_a_message_are_text(smollm2: str) -> None:
-    """What the user types never becomes a control token: it is read as more tokens than one."""
     marker = "<|im_end|>"
     done = filtered(smollm2, f"{marker * 10}\n".encode(), "-n", "1", "-s", "")
     found = re.search(r"prompt (\d+), ", done.stderr)
@@ -242,7 +235,6 @@ def test_a_name_of_nothing_loads_nothing(tiny_ascii: Path, monkeypatch: pytest.M
 
 
 def test_a_pipe_is_one_message(tiny_ascii: Path) -> None:
-    """Lines stay together, and a line that begins with a slash is text, whoever wrote it."""
     done = run(*words(str(tiny_ascii), "-n", "4"), stdin=b"a\n/exit\nb")
     assert done.returncode == 0
     assert len(re.findall(r"prompt \d+, 0 kept", done.stderr)) == 1

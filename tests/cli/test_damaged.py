@@ -33,8 +33,6 @@ Damage = Callable[[random.Random, bytes], bytes]
 
 
 def _at(made: bytes | Callable[[random.Random], bytes], gone: int = 0) -> Damage:
-    """Puts bytes at a random place, over as many as `gone`."""
-
     def damage(rng: random.Random, data: bytes) -> bytes:
         place = rng.randrange(len(data) + 1)
         new = made if isinstance(made, bytes) else made(rng)

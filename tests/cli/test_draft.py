@@ -35,14 +35,12 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 
 
 def spoil(model: Path) -> None:
-    """Weights that are not finite: the trial refuses the file."""
     with model.open("r+b") as file:
         file.seek(-200, 2)
         file.write(b"\xff" * 200)
 
 
 def run(*arguments: str) -> Result:
-    """Runs `pyspec draft ARGUMENTS`."""
     return CliRunner().invoke(draft, arguments)
 
 
@@ -59,7 +57,6 @@ def test_the_draft_and_the_command() -> None:
 
 @pytest.mark.usefixtures("pair")
 def test_the_command_works_as_it_stands() -> None:
-    """Every word of it is taken by the command that it names, as is `-m` of this one."""
     last = run("-m", "target").stdout.splitlines()[-1]
     words = shlex.split(last.removeprefix("use: "))
     assert words[:2] == ["pyspec", "chat"]
@@ -69,7 +66,6 @@ def test_the_command_works_as_it_stands() -> None:
 
 @pytest.fixture
 def fetchable(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> FamilyDraft:
-    """A small draft that is known for the target and not here."""
     facts = facts_of(pair[0])
     assert facts is not None
     assert facts.vocabulary is not None
@@ -84,7 +80,6 @@ def fetchable(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Famil
 def test_a_draft_to_fetch_is_one_command(
     pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where none is here; and a model that answers without it says so once."""
     pair[1].unlink()
     assert run("target").stdout.splitlines()[-1] == "use: pyspec models pull owner/small-GGUF:Q8_0"
     monkeypatch.setattr("pyspec.hub.drafts.LARGE", 0)
@@ -133,7 +128,6 @@ def test_its_own_head_is_what_auto_takes(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("pair")
 def test_what_decodes_plainly_has_no_draft(tmp_path: Path) -> None:
-    """Its memory cannot go back: no draft is offered for it, however well its tokens fit."""
     add(tiny.write(tmp_path / "recurrent.gguf", arch="mamba", n_layer=8, tokens=tiny.ASCII))
     assert json.loads(run("recurrent", "--json").stdout) == []
     assert run("recurrent").stdout.splitlines() == [
@@ -161,7 +155,6 @@ def test_heads_without_a_graph_are_named(
 
 
 def test_shipped_drafts_come_first_and_once(smollm2: str) -> None:
-    """The default target's own."""
     rows = [row["name"] for row in json.loads(run(smollm2, "--json").stdout)]
     assert rows[0] == "smollm2-eagle3"
     assert len(set(rows)) == len(rows)
@@ -179,7 +172,6 @@ def test_auto_takes_it_and_says_so(
     open_llama: Callable[..., SpeculativeLlama],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """`--draft auto` drafts with the model that is here, and names it."""
     llm = open_llama(pair[0], draft="auto", companion="auto")
     list(llm.steps([5, 6, 7], max_tokens=8))
     assert llm.last_speculation["draft"] == "lookup+small"

@@ -43,7 +43,6 @@ def test_statistics_are_a_line_more_or_nothing(tiny_ascii: Path) -> None:
 def test_another_model_that_goes_on_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the file of the last one is gone, and the default takes its place."""
     common = ["x", "--trust-model", "-t", "1", "-n", "3", "--temp", "0", "--draft", "none"]
     stays, gone = scripted.write(tmp_path), tmp_path / "gone.gguf"
     tiny.write(gone, tokens=tiny.ASCII, template=scripted.CHATML, noise=0.2)

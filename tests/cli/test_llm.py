@@ -21,7 +21,6 @@ pytest.importorskip("llm", reason="the extra `llm` is not installed")
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder of llm's own: keys, settings and the log."""
     return tmp_path / "llm"
 
 
@@ -36,7 +35,6 @@ def loaded_once() -> Iterator[None]:
 
 
 def llm(home: Path, *arguments: str) -> Done:
-    """Runs `llm ARGUMENTS`."""
     from llm.cli import cli
 
     with warnings.catch_warnings():
@@ -57,7 +55,6 @@ def test_models_and_options_are_listed(home: Path) -> None:
 
 
 def test_an_answer_is_streamed_and_logged(home: Path, smollm2: str) -> None:
-    """The answer on stdout; prompt, answer, usage and what drafts did in llm's log; -c goes on with it."""
     done = llm(home, "-m", "pyspec", "Say hello.", *GREEDY)
     assert done.returncode == 0, done.stderr
     again = llm(home, "-c", "And again?", *GREEDY)
@@ -72,7 +69,6 @@ def test_an_answer_is_streamed_and_logged(home: Path, smollm2: str) -> None:
 
 
 def test_samplers_and_noise_are_options(home: Path, smollm2: str) -> None:
-    """Lists as JSON; the log tells whose random numbers drew."""
     from pyspec.llm_plugin import SpeculativeModel
 
     more = {
@@ -115,7 +111,6 @@ TEMPLATE = (
 
 
 def test_tools_are_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the model asks for is run, and the model hears of it: its calls and their results are turns of the prompt."""
     import llm as program
 
     from pyspec import llm_plugin

@@ -27,7 +27,6 @@ BROKEN = [
 
 
 def run(code: str, *folders: Path) -> subprocess.CompletedProcess[str]:
-    """A Python that looks into these folders first."""
     path = os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, **running.QUIET, "PYTHONPATH": path}
     return subprocess.run(
@@ -51,7 +50,6 @@ for words in (["generate", "hi"], ["chat"], ["info"]):
 
 @pytest.mark.parametrize(("code", "reason"), BROKEN)
 def test_a_llama_cpp_that_does_not_load(tmp_path: Path, code: str, reason: str) -> None:
-    """The reason, and the command that installs the one that fits in a line of its own."""
     (tmp_path / "llama_cpp").mkdir()
     (tmp_path / "llama_cpp/__init__.py").write_text(code)
     done = run(ALONE, tmp_path)
@@ -110,7 +108,6 @@ def test_other_errors_stay_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 def test_what_an_error_of_the_system_is_about(error: OSError, said: str) -> None:
-    """Only what writing fails with is laid to stdout."""
     assert write_failed(error) == said
 
 

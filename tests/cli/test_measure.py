@@ -31,7 +31,6 @@ def test_the_sentence_names_both_uses_the_draft_and_the_temperature() -> None:
 
 
 def test_the_sentence_is_folded_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal only: what a pipe gets is a line."""
     found = GainFigures(1.44, 0.96, "lookup+Llama-3.2-1B", 0.8)
     monkeypatch.setenv("COLUMNS", "60")
     shown = {}
@@ -59,7 +58,6 @@ def test_it_is_measured_and_said(model: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_edits_repeat_their_text() -> None:
-    """Each names a word of its text; chats are questions."""
     assert len(EDITS) == len(CHATS)
     for edit in EDITS:
         change, _, text = edit.partition("\n\n")

@@ -28,14 +28,12 @@ _PROGRAM = click.Command(
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    """A manifest with one tiny model, and a cache of its own."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))  # other programs' models stay out
     return open_shop(tmp_path / "shop", tiny_llama().build(), monkeypatch)
 
 
 def run(*arguments: str) -> Result:
-    """Runs `pyspec models ARGUMENTS`, errors ended as on a command line."""
     return CliRunner().invoke(_PROGRAM, ["models", *arguments])
 
 
@@ -81,7 +79,6 @@ def test_pull_as_converts_and_says_so(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("kind", ["q8_0", "original"])
 def test_only_models_that_are_known_are_converted(tiny_ascii: Path, kind: str) -> None:
-    """A file of the user's own stays as it is, and no list that shows it is pointed to."""
     result = run("pull", str(tiny_ascii), "--as", kind)
     assert result.exit_code == 2
     assert "--as works for toy only" in result.stderr
@@ -148,7 +145,6 @@ def test_info_shows_the_file(shop: Shop) -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_hostile_template_is_printed_escaped_and_short(tmp_path: Path) -> None:
-    """A template with code and escape codes is shown as text, its first 100 characters, never rendered."""
     hostile = "{{ 7 * 191 }}\x1b]52;c;AAAA\x07\u202e\n" + "{% for i in range(10**9) %}x" * 9999
     made = tiny_llama()
     made.kv["tokenizer.chat_template"] = (STR, hostile)
@@ -209,7 +205,6 @@ def test_a_name_is_proposed_for_a_file_whose_own_is_none(
 
 @pytest.mark.usefixtures("shop")
 def test_printed_paths_can_be_pasted(tmp_path: Path) -> None:
-    """With blanks, quotes and letters beyond ASCII."""
     path = tmp_path / "l'\u00e9t\u00e9 7B.gguf"
     path.write_bytes(tiny_llama().build())
     told = run("info", str(path)).stdout, run("add", str(path), "--name", "x").stderr
@@ -241,7 +236,6 @@ def test_names_steer_no_terminal(shop: Shop, tmp_path: Path) -> None:
 
 
 def test_a_log_line_steers_no_terminal() -> None:
-    """What is logged of a request or of a file goes the same way, and stays one line."""
     guard_log()
     words = "the grammar %s", ("\x1b]0;a\x07\x9b2J\npyspec: forged",)
     record = logging.LogRecord("elsewhere", logging.WARNING, "", 0, *words, None)

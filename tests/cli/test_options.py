@@ -30,7 +30,6 @@ from pyspec.errors import OptionError
 
 
 def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
-    """What a command line says, without running it."""
     return command.make_context("x", list(words)).params
 
 
@@ -124,7 +123,6 @@ SEVERAL = [generate, chat, batch, serve]
     "command", [*SEVERAL, measure, draft, models, *models.commands.values(), info, cli]
 )
 def test_a_help_page_has_a_hundred_lines_at_most(command: click.Command) -> None:
-    """At 100 columns; it lists every option, and none is wider."""
     lines = help_of(command).splitlines()
     assert len(lines) <= 100
     assert max(len(line) for line in lines if "$ " not in line) <= 100
@@ -159,7 +157,6 @@ def test_a_help_page_names_only_what_help_lists(name: str) -> None:
 
 @pytest.mark.parametrize("command", SEVERAL)
 def test_options_with_a_sentence_come_before_those_of_llama_cpp(command: click.Command) -> None:
-    """In groups, with examples; other programs' names do not make the page longer."""
     text = help_of(command)
     for part in ("Models:", "Sampling:", "Examples:", "as in llama.cpp: --draft-ngl N, "):
         assert part in text
@@ -213,7 +210,6 @@ def test_help_calls_a_number_by_one_letter(command: click.Command) -> None:
     ],
 )
 def test_commands_are_suggested(name: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A command of an earlier version, or one letter off, is answered by the one meant."""
     with pytest.raises(SystemExit) as left:
         main([name])
     assert left.value.code == 2
@@ -302,7 +298,6 @@ def test_what_is_said_on_a_terminal_ends_lines_between_words(monkeypatch, capsys
 
 
 def test_a_wrong_option_is_said_so_too(monkeypatch, capsys) -> None:
-    """In one line that ends with what to do, folded between words; the exit code is 2."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")
     with pytest.raises(SystemExit) as ended:
@@ -317,7 +312,6 @@ def test_a_wrong_option_is_said_so_too(monkeypatch, capsys) -> None:
 
 @pytest.mark.parametrize("command", SEVERAL)
 def test_a_narrow_help_page_has_room_for_its_sentences(command: click.Command) -> None:
-    """Names wider than a third of the page have a line of their own, and sentences two thirds."""
     lines = help_of(command, width=60).splitlines()
     assert max(len(line) - len(line.lstrip()) for line in lines) <= 26
 
@@ -327,7 +321,6 @@ def test_a_narrow_help_page_has_room_for_its_sentences(command: click.Command) -
 def test_an_option_that_is_gone_is_refused_by_what_to_use(
     name: str, value: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line, with or without a value, wherever it stands."""
     for words in ([name, *value], ["hi", name, *value]):
         with pytest.raises(SystemExit) as left:
             main(["generate", *words])

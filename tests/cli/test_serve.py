@@ -45,7 +45,6 @@ def refused(start):
 
 
 def asked(url, **fields):
-    """The answer to a request, or to a question where there are no fields."""
     head = {"Content-Type": "application/json"}
     data = json.dumps(fields).encode() if fields else None
     with urllib.request.urlopen(
@@ -60,7 +59,6 @@ def url_of(process):
 
 @pytest.mark.parametrize(("number", "new"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
 def test_serves_until_it_is_told_to_end(start, number, new):
-    """One line says where; an answer comes; Ctrl-C ends it without a traceback."""
     process = start("--port", "0", new=new)
     messages = [{"role": "user", "content": "a"}]
     told = asked(f"{url_of(process)}/v1/chat/completions", messages=messages, max_tokens=3)
@@ -71,13 +69,11 @@ def test_serves_until_it_is_told_to_end(start, number, new):
 
 
 def hang():
-    """An engine that never answers, and little patience with it."""
     Batch.stream = lambda *_: threading.Event().wait()
     service._CUT_S = service._STOP_S = 0.1
 
 
 def request_to(process, path, **asked):
-    """A connection on which a server was asked for something."""
     client = http.client.HTTPConnection("127.0.0.1", port_of(process), timeout=DEADLINE_S)
     client.request("POST", path, json.dumps(asked), {"Content-Type": "application/json"})
     return client
@@ -91,7 +87,6 @@ def status_of(port, path="/health", **headers):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_engine_that_hangs_keeps_no_server(start, number):
-    """Its stream is told, the log says why, and the status is a failure's; nothing crashes."""
     process = start("--port", "0", "--drain", "0.1", before=hang)
     client = request_to(process, "/v1/completions", prompt="a", stream=True)
     response = client.getresponse()
@@ -104,7 +99,6 @@ def test_an_engine_that_hangs_keeps_no_server(start, number):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
 def test_whatever_ends_it_what_it_keeps_is_written(start, tmp_path, number, code):
-    """The next server begins with what this one read; the status says what ended it."""
     kept = tmp_path / "kept"
     process = start("--port", "0", "--prompt-cache", str(kept))
     client = request_to(process, "/v1/completions", prompt="a" * 40, max_tokens=3)
@@ -115,7 +109,6 @@ def test_whatever_ends_it_what_it_keeps_is_written(start, tmp_path, number, code
 
 
 def test_a_second_signal_waits_for_no_answer(start):
-    """A drain may take long; what runs is cut, and says so."""
     process = start("--port", "0", "--drain", str(DEADLINE_S), "-c", "0", "--draft", "none")
     client = request_to(process, "/v1/completions", prompt="a", stream=True, logit_bias={"2": -100})
     response = client.getresponse()
@@ -153,7 +146,6 @@ def test_sigterm_lets_answers_end(start, send):
 
 
 def test_port_that_is_taken_is_one_sentence(refused):
-    """Before any model is loaded; exit status 2."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         code, _, stderr = refused("--port", taken.getsockname()[1])
     assert code == 2
@@ -170,7 +162,6 @@ def test_an_empty_key_is_no_key_for_everybody(refused, where):
 
 
 def test_the_models_own_context_is_all_an_answers(start, refused, tmp_path):
-    """`-c 0` is what it was trained for, and an answer without a limit goes on to its end."""
     small = tiny.write(tmp_path / "small.gguf", tokens=tiny.ASCII, n_ctx=640)
     url = url_of(start("--port", "0", "-c", "0", "--draft", "none", model=small))
     assert asked(f"{url}/v1/models")["data"][0]["meta"]["n_ctx"] == 640
@@ -181,7 +172,6 @@ def test_the_models_own_context_is_all_an_answers(start, refused, tmp_path):
 
 
 def test_keys_of_a_file(start, refused, tmp_path):
-    """Each of its lines is one; a file without any opens no server."""
     keys = tmp_path / "keys"
     keys.write_text("one\n\n two \n")
     port = port_of(start("--port", "0", "--api-key", "three", "--api-key-file", keys))
@@ -197,7 +187,6 @@ def test_keys_of_a_file(start, refused, tmp_path):
 
 
 def test_a_name_that_a_proxy_passes_on(start):
-    """Is one of the server's where it was allowed."""
     port = port_of(start("--port", "0", "--allow-host", "Box.example", "--allow-host", "::2"))
     hosts = ("localhost", "box.example:443", "[::2]:1", "other.example")
     assert [status_of(port, Host=host) for host in hosts] == [200, 200, 200, 400]
@@ -219,7 +208,6 @@ def test_a_context_that_does_not_fit_is_said_before_it_listens(refused):
 
 
 def test_several_models_by_name(start, tmp_path, tiny_ascii):
-    """Each -m is one; a file is called by its name, and the one that is asked for is loaded."""
     second = tmp_path / "second.gguf"
     second.write_bytes(tiny_ascii.read_bytes())
     url = url_of(start("--port", "0", "-m", second, "--models-max", "1"))
@@ -231,7 +219,6 @@ def test_several_models_by_name(start, tmp_path, tiny_ascii):
 
 
 def test_models_that_take_more_than_they_may(start, refused, tmp_path, tiny_ascii):
-    """A larger one is refused by its size when it is asked for, a first one before it listens; one alone has no such bound."""
     large = tiny.write(tmp_path / "large.gguf", tokens=tiny.ASCII, n_layer=40)
     bound = ["--port", "0", "-c", "256", "--parallel", "1", "--draft", "none", "--models-memory"]
     url = f"{url_of(start(*bound, '0.001', '-m', large))}/v1/completions"
@@ -251,7 +238,6 @@ def test_models_that_take_more_than_they_may(start, refused, tmp_path, tiny_asci
 
 
 def test_an_alias_is_what_clients_read(start, refused, tiny_ascii):
-    """In the list, in answers, and in the line that says where; several models cannot share one."""
     process = start("--port", "0", "--alias", "gpt-5")
     url = url_of(process)
     assert "gpt-5 on http://" in process.stderr
@@ -265,7 +251,6 @@ def test_an_alias_is_what_clients_read(start, refused, tiny_ascii):
 
 
 def test_what_clients_call_a_model(tmp_path):
-    """A file by its name without the end; a name, dots and all, by itself, whatever its file is called."""
     assert served_name("llama3.2:3b") == "llama3.2:3b"
     assert served_name("some/where/qwen2.5-q8_0.gguf") == "qwen2.5-q8_0"
     blob = tmp_path / "sha256-0123"

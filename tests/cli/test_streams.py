@@ -60,7 +60,6 @@ def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes | None], 
 def test_what_is_given_is_joined(
     piped, tmp_path: Path, prompt: str, file: bytes, stdin: bytes, wanted: str
 ) -> None:
-    """Prompt, file and pipe, in this order, with a blank line between; nothing is dropped."""
     piped(stdin)
     path = tmp_path / "q.txt" if file is not None else None
     if path:
@@ -75,7 +74,6 @@ def test_nothing_is_no_prompt(piped) -> None:
 
 
 def options(target: Path) -> list[object]:
-    """A tiny model, and a short answer."""
     return ["-m", target, "--trust-model", "-t", 1, "-n", 4, "--temp", 0]
 
 
@@ -162,7 +160,6 @@ def test_stdin_that_is_closed(tiny_ascii: Path) -> None:
 
 
 def test_stderr_that_is_closed(tiny_ascii: Path) -> None:
-    """The answer comes all the same, and no note gets into it."""
     with start("generate", "x", *options(tiny_ascii), before=partial(close, 2)) as child:
         code, stdout, _ = child.ended()
     assert code == 0
@@ -189,7 +186,6 @@ def wait_for_handlers(pid: int) -> None:
 def test_a_signal_while_the_prompt_is_read(
     smollm2: str, number: int, code: int, name: str, new: bool
 ) -> None:
-    """It ends the command in a moment, with llama.cpp's own log lines kept out, however long the prompt is."""
     words = [name, "-m", smollm2, "-t", "1", "-c", "8192"]
     with start(*words, stdin=b"word " * 7000, new=new) as child:
         wait_for_handlers(child.pid)
@@ -220,7 +216,6 @@ def test_a_signal_as_soon_as_it_is_handled_cancels(monkeypatch: pytest.MonkeyPat
 
 
 def stuck(_words: list[str]) -> None:
-    """Waits in C for ever."""
     libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
     streams.TWICE_S = math.inf  # however late the second comes
     with interruptible(lambda: print("asked", flush=True)):  # noqa: T201

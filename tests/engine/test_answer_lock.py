@@ -43,7 +43,6 @@ def test_dropped_stream_gives_its_turn_to_who_waits() -> None:
 
 
 def test_paused_stream_keeps_its_turn() -> None:
-    """A newcomer is refused, and what was begun goes on."""
     lock = AnswerLock(wait=False, forks=True)
     stream = lock.held(_count())
     assert next(stream) == 0
@@ -53,7 +52,6 @@ def test_paused_stream_keeps_its_turn() -> None:
 
 
 def test_patience_ends() -> None:
-    """A wait of some seconds is refused after them."""
     lock = AnswerLock(wait=0.1, forks=True)
     stream = lock.held(_count())
     next(stream)

@@ -93,7 +93,6 @@ def test_companion_is_named_in_results(open_llama, tiny_target, tiny_draft, tiny
 
 
 def tokens_of(side):
-    """The type of a loaded model's tokenizer, and how many tokens it counts."""
     vocabulary = llama_cpp.llama_model_get_vocab(side._model.model)
     return llama_cpp.llama_vocab_type(vocabulary), llama_cpp.llama_vocab_n_tokens(vocabulary)
 
@@ -109,7 +108,6 @@ def test_a_draft_of_the_targets_tokens_brings_no_tokenizer(target, tiny_draft):
 
 
 def swapped(tokens, i, j):
-    """The token list with two entries exchanged."""
     tokens = list(tokens)
     tokens[i], tokens[j] = tokens[j], tokens[i]
     return tokens
@@ -125,7 +123,6 @@ MISMATCHES = {
 @pytest.mark.parametrize("role", ["draft", "companion"])
 @pytest.mark.parametrize("named", MISMATCHES)
 def test_another_vocabulary_is_refused(open_llama, tiny_target, tiny_draft, tmp_path, named, role):
-    """Before it is tried or loaded; what differs is named."""
     other = tiny.write(tmp_path / "other.gguf", **MISMATCHES[named])
     with pytest.raises(DraftMismatch, match=named) as caught:
         open_llama(tiny_target, **{"draft": tiny_draft, role: other})

@@ -34,7 +34,6 @@ BLOCK = replace(WIDE, noise="block")
     ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else None,
 )  # fmt: skip
 def test_texts_have_the_targets_distribution(tiny_target, near_draft, options, length, n_draws):
-    """Whatever truncates it, forty sequences in a batch, drafts of one to four tokens."""
     sampling = replace(BLOCK, **options)
     with closing(Source(tiny_target, near_draft, 40, sampling, length=length)) as source:
         counts = source.pairs(n_draws)
@@ -59,7 +58,6 @@ def test_every_drafter_keeps_the_distribution(
 
 
 def test_more_is_accepted_than_with_shared_noise(tiny_target, near_draft):
-    """Of the same drafts' lengths."""
     shares = []
     for noise in ("coupled", "block"):
         with closing(

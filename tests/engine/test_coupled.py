@@ -43,7 +43,6 @@ PENALTIES = {"repeat_penalty": 1.5, "frequency_penalty": 0.7, "presence_penalty"
     ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else None,
 )  # fmt: skip
 def test_texts_have_the_targets_distribution(tiny_target, near_draft, options, grammar, n_draws):
-    """Whatever shapes the distribution, with a draft model that draws, forty sequences in a batch."""
     sampling = replace(WIDE, **options)
     expected = pairs(tiny_target, sampling, LETTERS if grammar else None)
     with closing(Source(tiny_target, near_draft, 40, sampling, grammar)) as source:
@@ -59,7 +58,6 @@ def test_texts_have_the_targets_distribution(tiny_target, near_draft, options, g
 def test_every_drafter_keeps_the_distribution(
     tiny_target, tiny_eagle3, headed, kind, n_seq, n_draws
 ):
-    """By lookup, by heads that read the target's states, and by nobody."""
     target = headed if kind == "mtp" else tiny_target
     sampling = replace(WIDE, temperature=1.5)
     with closing(
@@ -79,7 +77,6 @@ def test_every_drafter_keeps_the_distribution(
     ),
 )
 def test_long_drafts_keep_the_distribution(tiny_target, near_draft, options, n_draws):
-    """Of four tokens in a round, of which the first two are looked at."""
     sampling = replace(WIDE, **options)
     with closing(Source(tiny_target, near_draft, 20, sampling, length=4)) as source:
         counts = source.pairs(n_draws)
@@ -95,14 +92,12 @@ class Nosy(LengthPolicy):
         self._accepted = 0
 
     def plan(self, places):
-        """1 to 3 tokens, with the companion at times: all by what was accepted so far."""
         length = 1 + (self._accepted + places[0].depth) % 3
         return Plan(
             [min(length, place.room) for place in places], use_companion=self._accepted % 2 == 0
         )
 
     def choose(self, drafts):
-        """Any number of them, by everything the models said."""
         return [self._length(draft) for draft in drafts]
 
     def _length(self, draft):
@@ -117,7 +112,6 @@ class Nosy(LengthPolicy):
 
 @pytest.mark.parametrize(("options", "n_draws"), sized(({},), ({"top_k": 2},), few=(1,)))
 def test_a_schedule_driven_by_everything_keeps_it(tiny_target, near_draft, tiny_companion, options, n_draws):  # fmt: skip
-    """It sees drafted tokens through the models' eyes before they are verified, and it does not matter."""
     sampling, models = replace(WIDE, **options), (near_draft, tiny_companion)
     with closing(Source(tiny_target, models, 8, sampling, length=3, policy=Nosy())) as source:
         counts = source.pairs(n_draws)

@@ -73,7 +73,6 @@ def by(path: Path, draft: str, **options: Any) -> SpeculativeLlama:
 
 
 def drafts_as_known(llm: SpeculativeLlama) -> str:
-    """What is wrong with whether anything was drafted, by what is known of the architecture."""
     known, drafted = Path(llm.model_path).stem not in NO_STATES, llm.last_speculation["drafted"]
     return "" if known == (drafted > 0) else f"{drafted} drafted, and it {known=}"
 
@@ -99,7 +98,6 @@ def by_itself(path: Path, draft: Path, reference: Reference) -> str:
 
 
 def four_at_once(path: Path, draft: Path, reference: Reference) -> str:
-    """Sequences of different lengths share decodes."""
     options = {"n_threads": 1, "n_threads_batch": 1, "flash_attn": False, "trust": True}
     try:
         models = Models(str(path), str(draft), "none", **options)
@@ -112,7 +110,6 @@ def four_at_once(path: Path, draft: Path, reference: Reference) -> str:
 
 
 def from_a_state(path: Path, draft: Path, reference: Reference) -> str:
-    """What was saved goes on as if nothing had come between."""
     with by(path, "lookup") as llm:
         text = [*PROMPT, *ask(llm, PROMPT, 8).ids]
         state = llm.save_state()
@@ -122,7 +119,6 @@ def from_a_state(path: Path, draft: Path, reference: Reference) -> str:
 
 
 def from_a_prefix(path: Path, draft: Path, reference: Reference) -> str:
-    """A text that begins as the last one did, and one that leaves it in its middle."""
     with by(path, str(draft)) as llm:
         text = [*PROMPT, *ask(llm, PROMPT, 10).ids]
         longer, other = [*text, 115, 116], [*text[:12], 117]
@@ -132,7 +128,6 @@ def from_a_prefix(path: Path, draft: Path, reference: Reference) -> str:
 
 
 def to_the_last_position(path: Path, draft: Path, reference: Reference) -> str:
-    """A context that is full ends the answer, and no sooner."""
     with by(path, str(draft)) as llm:
         prompt = [100 + i % 7 for i in range(N_CTX - 20)]
         answer = ask(llm, prompt, None)

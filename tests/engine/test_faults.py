@@ -41,7 +41,6 @@ JUNK = {
 
 @pytest.mark.parametrize("kind", JUNK)
 def test_junk_of_a_drafter_is_left_out(open_llama, tiny_target, reference, caplog, kind):
-    """Whatever a drafter does, the text is plain greedy's and the log has one line about it."""
     with caplog.at_level(logging.WARNING, "pyspec"):
         answer = ask(open_llama(tiny_target, draft=Scripted(JUNK[kind])), PROMPT)
     assert answer.ids == reference
@@ -95,7 +94,6 @@ class Breaking:
 def test_what_fails_is_left_out(
     open_llama, tiny_target, tiny_draft, tiny_companion, reference, caplog, first, call, said
 ):
-    """From the round in which it fails on. The text is the target's, and a companion's draft works without it."""
     llm = open_llama(tiny_target, draft=tiny_draft, companion=tiny_companion, length="companion")
     Breaking(llm.assembly.engine, call, first, 1000, EngineError("it broke"))
     with caplog.at_level(logging.WARNING, "pyspec"):
@@ -138,7 +136,6 @@ def test_draft_that_failed_once_serves_again(open_llama, tiny_target, tiny_draft
 def test_failing_target_is_an_error_and_the_next_answer_is_right(
     open_llama, tiny_target, tiny_draft, reference, call, first
 ):
-    """An error of the target's own calls reaches the caller; a new request gives the reference answer."""
     llm = open_llama(tiny_target, draft=tiny_draft, n_ctx=1024)
     long = call == "reading"  # decodes of the prompt alone
     Breaking(llm.assembly.engine, "verify" if long else call, first, 1, EngineError("it broke"))
@@ -149,7 +146,6 @@ def test_failing_target_is_an_error_and_the_next_answer_is_right(
 
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_cancel_in_an_answer_keeps_its_text(open_llama, tiny_target, tiny_draft, reference, after):
-    """cancel() ends the answer with "cancelled" after whole rounds; the next one is as if nothing had been."""
     llm = open_llama(tiny_target, draft=tiny_draft)
     steps, ids = llm.steps(PROMPT, GREEDY, max_tokens=40), []
     for i, step in enumerate(steps):
@@ -162,7 +158,6 @@ def test_cancel_in_an_answer_keeps_its_text(open_llama, tiny_target, tiny_draft,
 
 
 def test_cancel_while_the_prompt_is_read(open_llama, tiny_target, reference):
-    """A cancel between two chunks of the prompt ends the answer without a token; the next one is right."""
     llm = open_llama(tiny_target, n_ctx=1024)
     prompt = (PROMPT * 300)[:800]
     seen = []
@@ -203,7 +198,6 @@ def test_cancel_inside_a_decode_reaches_llama(open_llama, tiny_target, reference
 
 
 def test_progress_is_told_of_each_chunk(open_llama, tiny_target):
-    """progress(done, total) counts tokens to decode before the first round, and before each of several."""
     seen = []
     llm = open_llama(tiny_target, n_ctx=1024)
     ask(llm, (PROMPT * 300)[:600], 1, progress=lambda done, total: seen.append((done, total)))
@@ -213,7 +207,6 @@ def test_progress_is_told_of_each_chunk(open_llama, tiny_target):
 def test_prompt_longer_than_the_context_is_refused_before_any_decode(
     open_llama, tiny_target, reference
 ):
-    """ContextOverflow says what there is and what is needed; nothing was decoded."""
     llm = open_llama(tiny_target)
     with pytest.raises(ContextOverflow) as caught:
         ask(llm, PROMPT * 100)
@@ -240,7 +233,6 @@ def test_empty_prompt_is_refused(open_llama, tiny_target):
 
 
 def test_a_newcomer_is_refused_and_nothing_else_happens(open_llama, tiny_target, reference):
-    """The answer that is suspended goes on as if nobody had come, whatever the newcomer asked for."""
     llm = open_llama(tiny_target, draft=tiny_target, wait=False)
     first = llm.steps(PROMPT, GREEDY, max_tokens=40)
     steps = [next(first), next(first)]
@@ -261,7 +253,6 @@ def test_a_newcomer_is_refused_and_nothing_else_happens(open_llama, tiny_target,
 
 
 def test_a_suspended_answer_is_given_up_by_cancel(open_llama, tiny_target, reference):
-    """A newcomer then has the turn, and the old answer does not go on with its text; one that nobody followed ends."""
     llm = open_llama(tiny_target, draft=tiny_target)
     first = llm.steps(PROMPT, GREEDY, max_tokens=40)
     next(first)
@@ -276,7 +267,6 @@ def test_a_suspended_answer_is_given_up_by_cancel(open_llama, tiny_target, refer
 
 
 def test_a_thread_does_not_wait_for_itself_for_ever(open_llama, tiny_target, monkeypatch):
-    """A stream that it holds itself, and does not read, is not waited for without end."""
     monkeypatch.setattr(answer_lock, "OWN_WAIT_S", 0.05)
     llm = open_llama(tiny_target)
     first = llm.steps(PROMPT, GREEDY, max_tokens=40)
@@ -286,7 +276,6 @@ def test_a_thread_does_not_wait_for_itself_for_ever(open_llama, tiny_target, mon
 
 
 def test_two_threads_get_a_right_answer_or_engine_busy(open_llama, tiny_target):
-    """Threads that share one object: each answer is the right one, or EngineBusy is raised. Never a mixture."""
     llm = open_llama(tiny_target, draft=tiny_target, wait=False)
     prompts = [[3 + i, 9, 5] for i in range(4)]
     wanted = [ask(llm, prompt, 60).ids for prompt in prompts]
@@ -305,7 +294,6 @@ def test_two_threads_get_a_right_answer_or_engine_busy(open_llama, tiny_target):
 
 
 def test_close_while_a_thread_decodes(open_llama, tiny_target):
-    """close() from another thread ends the answer in flight with an error or "cancelled"; nothing crashes."""
     llm = open_llama(tiny_target, n_ctx=4096)
     began, ends = threading.Event(), []
 

@@ -137,7 +137,6 @@ def one_row_gaps(llm, text, n_prompt, places):
     ids=lambda value: len(value) if isinstance(value, list) else value,
 )
 def test_speculation_is_plain_greedy_but_for_near_ties(open_plain, model, texts, n_tokens, request):
-    """Each token is plain decoding's choice, or a near-tie of it."""
     path = Path(request.getfixturevalue(model))
     llm = open_plain(
         path, n_ctx=ROOM, n_batch=ROOM, n_ubatch=ROOM, n_threads=THREADS, n_threads_batch=THREADS
@@ -157,7 +156,6 @@ def test_speculation_is_plain_greedy_but_for_near_ties(open_plain, model, texts,
 
 @pytest.mark.slow
 def test_gemma_past_its_window(open_llama, open_plain, gemma):
-    """A prompt longer than the window of 512 and an answer after it: rolled back and drafted past the window, still greedy."""
     text = "".join(f"Item {i}: a box of {i % 7} red and {i % 5} blue balls.\n" for i in range(36))
     llm = open_llama(gemma, draft="lookup", n_ctx=1024)
     prompt = llm.tokenize(text.encode())

@@ -21,7 +21,6 @@ PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
 
 @pytest.fixture(scope="module")
 def target(tiny_folder):
-    """A hybrid of four layers with a next-token head."""
     return tiny.write(tiny_folder / "headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
 
 
@@ -34,7 +33,6 @@ def beside(tiny_folder):
 
 @pytest.fixture(scope="module")
 def gemma(tiny_folder):
-    """A Gemma 4 of four layers."""
     return tiny_gemma4.write(tiny_folder / "gemma4.gguf")
 
 
@@ -90,7 +88,6 @@ def test_drafts_are_llama_cpps(open_llama, kind):
 
 
 def test_text_is_the_targets(open_llama, kind):
-    """Over texts that begin alike, go back, or have nothing in common."""
     target, draft, _ = kind
     llm, plain = open_llama(target, draft=draft), open_llama(target)
     proposed = 0
@@ -117,20 +114,17 @@ def test_some_drafts_of_a_head_are_accepted(open_llama, target):
 
 
 def test_auto_takes_the_head(open_llama, target):
-    """Lookup goes with it, as with any draft."""
     llm = open_llama(target, draft="auto")
     ask(llm, PROMPT, 10)
     assert llm.last_speculation["draft"] == "lookup+mtp"
 
 
 def test_a_file_without_a_head_has_none(open_llama, tiny_target):
-    """Asked for by name it is refused in one sentence."""
     with pytest.raises(UnsupportedModel, match="no next-token head"):
         open_llama(tiny_target, draft="mtp")
 
 
 def test_a_head_that_cannot_run_is_refused_with_the_reason(open_llama, tiny_target, monkeypatch):
-    """Asked for by name."""
     headed = msgspec.structs.replace(facts_of(tiny_target), heads=1, architecture="glm4")
     monkeypatch.setattr("pyspec.gguf.kinds.facts_of", lambda _path: headed)
     with pytest.raises(UnsupportedModel, match=r"\.gguf: .* no graph for it in glm4 models"):
@@ -168,7 +162,6 @@ def test_a_head_of_another_architecture_is_refused(open_llama, beside, tiny_fold
 def test_an_assistant_is_tried_with_its_target_and_found_beside_it(
     open_llama, tmp_path, monkeypatch
 ):
-    """In a child; then it drafts."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
     model = tiny_gemma4.write(tmp_path / "model.gguf", n_layer=20)

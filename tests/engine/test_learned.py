@@ -40,13 +40,11 @@ def pair(open_llama, tiny_target, tiny_draft, quiet):
 
 
 def began(llm, rule=Strict(), draw="greedy"):  # noqa: B008 - frozen
-    """What a policy of this kind begins with: its switch for one sequence, and acceptance."""
     policy = llm.policies.new(None, rule, draw)
     return policy._drafting[1].state, policy.learned
 
 
 def facts():
-    """The files' contents."""
     found = (json.loads(path.read_text())["fact"] for path in (cache_dir() / "facts").glob("*"))
     return [json.loads(fact) for fact in found if '"kinds"' in fact]
 
@@ -80,7 +78,6 @@ def test_an_object_that_is_dropped_keeps_it(tiny_target, tiny_draft, quiet):
 
 @pytest.fixture
 def open_batch(tiny_target, tiny_draft, quiet):
-    """Makes batches of the pair."""
     from pyspec import Batch
 
     same = {"draft": str(tiny_draft), "n_ctx": 128, "max_tokens": 12, "trust": True}
@@ -95,7 +92,6 @@ def test_a_batch_keeps_it(open_batch):
 
 
 def test_the_next_process_begins_there(pair):
-    """By kind: what drawn answers or another rule taught says nothing about greedy ones."""
     llm = pair()
     teach(llm)
     teach(llm, Margin(), gain=0.25)
@@ -158,7 +154,6 @@ def test_other_files_or_threads_have_their_own(pair, open_llama, tiny_target, ti
 
 
 def test_two_processes_at_once_add_to_each_other(pair):
-    """What only one of them was taught stays; of what both were taught each counts half."""
     first, second = pair(), pair()
     teach(first, gain=0.5)
     teach(first, Margin())
@@ -214,7 +209,6 @@ def test_a_machine_that_was_slow_changes_no_times():
 
 
 def test_halves_of_two_experiences():
-    """Counts and means are halved together, so the shares stay within what both saw."""
     own, other = (
         Experience(Acceptance().calibration, Acceptance().lookup, {1: SwitchState(n, m, 1.0)}, u)
         for n, m, u in ((10.0, 0.2, 30.0), (20.0, -0.2, 50.0))

@@ -57,7 +57,6 @@ def rows_of(open_plain, tiny_target):
 
 
 def test_closed_gate_gives_strict_text(open_llama, tiny_target, tiny_draft):
-    """Theta 1 on the same code path is byte for byte the strict rule, greedy and sampled."""
     for sampling in [GREEDY, *(Sampling(seed=seed) for seed in SEEDS)]:
         strict = ask(open_llama(tiny_target, draft=tiny_draft), PROMPT, 60, sampling)
         llm = open_llama(tiny_target, draft=tiny_draft, verification=Margin(theta=1.0))
@@ -66,14 +65,12 @@ def test_closed_gate_gives_strict_text(open_llama, tiny_target, tiny_draft):
 
 
 def test_lookup_drafts_may_be_left_strict(open_llama, tiny_target, seconds):
-    """`lookup=False`: a runner-up that a drafter proposes is refused, however wide the gate."""
     _, answer = seconds(Margin(theta=0.0, gap=math.inf, lookup=False))
     strict = ask(open_llama(tiny_target), PROMPT, 30)
     assert (answer.ids, answer.flags) == (strict.ids, "t" * 30)
 
 
 def test_runner_up_is_relaxed_and_its_gap_told(seconds, rows_of):
-    """A relaxed token carries z1 - z2 of its row and what the target preferred."""
     llm, answer = seconds()
     assert answer.flags.count("r") > 5
     for i, flag, row in rows_of(answer):
@@ -87,7 +84,6 @@ def test_runner_up_is_relaxed_and_its_gap_told(seconds, rows_of):
 
 
 def test_what_top_k_cut_away_is_never_relaxed(open_llama, tiny_target, seconds):
-    """Of one candidate there is no runner-up, however wide the gate."""
     _, answer = seconds(sampling=Sampling(top_k=1))
     assert "r" not in answer.flags
     assert answer.ids == ask(open_llama(tiny_target, draft="none"), PROMPT, 30).ids
@@ -112,7 +108,6 @@ class _LeftOut(FixedPolicy):
 def test_a_token_left_out_is_judged_by_the_rule_in_force(
     open_llama, tiny_target, runner_up, rule, word
 ):
-    """The target's second choice would be refused by the strict rule and taken by an open gate."""
     policy = _LeftOut()
     llm = open_llama(tiny_target, draft=runner_up, verification=rule)
     list(llm.steps(PROMPT, GREEDY, max_tokens=20, policy=policy))
@@ -122,13 +117,11 @@ def test_a_token_left_out_is_judged_by_the_rule_in_force(
 
 
 def test_gap_bounds_each_relaxed_token(seconds):
-    """The limit is not so low that nothing is relaxed."""
     _, answer = seconds(Margin(theta=0.0, gap=1.0), 60)
     assert 0.0 < max(answer.gaps) <= 1.0
 
 
 def test_theta_bounds_the_ratio(seconds, rows_of):
-    """Of two answers with gap infinite, only the ratio decides: the paper's rule."""
     _, answer = seconds(Margin(theta=0.8, gap=math.inf), 60)
     best = [np.sort(row)[-2:] for _, flag, row in rows_of(answer) if flag == "r"]
     assert min(z2 / z1 for z2, z1 in best) > 0.8
@@ -136,7 +129,6 @@ def test_theta_bounds_the_ratio(seconds, rows_of):
 
 @pytest.mark.parametrize("budget", [0.0, 0.3, 2.0])
 def test_budget_bounds_the_answer(seconds, budget):
-    """The sum of gaps of an answer stays within its budget, and a new answer begins with a whole one."""
     llm, answer = seconds(Margin(theta=0.0, gap=math.inf, budget=budget), 60)
     for each in (answer, ask(llm, PROMPT, 60)):
         assert sum(each.gaps) <= budget
@@ -153,8 +145,6 @@ def chain_of_runners_up(llm, n):
 
 
 def test_end_is_never_relaxed(open_llama, tiny_folder, tiny_target):
-    """Neither is a drafted end token taken for the target's other choice, nor another token for the target's end."""
-
     def relaxed(path, text, n):
         llm = open_llama(path, draft=foretelling(text), verification=WIDE, length="fixed:8")
         return ask(llm, PROMPT, n)
@@ -183,7 +173,6 @@ def test_end_is_never_relaxed(open_llama, tiny_folder, tiny_target):
         {"repeat_penalty": 1.2}, {"presence_penalty": 0.1}, {"logit_bias": {5: 0.1}}, {"mirostat_mode": 2} ],
 )  # fmt: skip
 def test_shaped_rows_are_never_relaxed(seconds, shape):
-    """Where penalties, bias or mirostat change the row, the rule is strict and the result says so."""
     llm, answer = seconds(sampling=Sampling(temperature=0.8, seed=1, **shape))
     assert "r" not in answer.flags
     assert llm.last_speculation["verification"] == "strict"
@@ -210,7 +199,6 @@ def test_rule_can_be_changed_for_one_call(seconds):
 
 
 def test_above_temperature_0_gaps_are_those_of_that_temperature(seconds, rows_of):
-    """A relaxed runner-up costs (z1 - z2) / T, whatever was drawn, and never more than the gap allowed."""
     _, answer = seconds(Margin(theta=0.0, gap=0.6), 60, Sampling(temperature=2.0, **LOOSE))
     for i, flag, row in rows_of(answer):
         z2, z1 = np.sort(row)[-2:]
@@ -222,7 +210,6 @@ def test_above_temperature_0_gaps_are_those_of_that_temperature(seconds, rows_of
     "cut", [{"top_k": 1}, {"min_p": 1.0}, {"top_p": 1e-6}, {"typical_p": 1e-6}]
 )
 def test_what_truncation_removed_is_not_taken(seconds, cut):
-    """Where the sampler leaves one token to draw, there is no runner-up to take."""
     options = {"top_k": 0, "top_p": 1.0, "min_p": 0.0} | cut
     llm, answer = seconds(n=60, sampling=Sampling(temperature=1.5, seed=3, **options))
     assert llm.last_speculation["drafted"] > 30
@@ -231,7 +218,6 @@ def test_what_truncation_removed_is_not_taken(seconds, cut):
 
 @pytest.mark.parametrize("draft", ["same", "second"])
 def test_budget_0_is_strict_above_temperature_0(open_llama, tiny_target, runner_up, draft):
-    """Also where taking the first would cost nothing: the text is the strict rule's, byte for byte."""
     sampling = Sampling(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=3)
     drafter = tiny_target if draft == "same" else runner_up
     found = [
@@ -275,7 +261,6 @@ def rejoining(open_plain, tiny_target):
     (0, 5, True), (1, 5, True), (4, 5, True), (5, 5, False), (4, 4, False), (1, 1, False), (3, 4, True),
 ])  # fmt: skip
 def test_confirmed_by_what_follows(open_llama, tiny_target, rejoining, confirm, length, relaxed):
-    """So many of the tokens behind it are the target's own; with too few verified behind it nothing is relaxed."""
     rule = Margin(theta=0.0, gap=math.inf, confirm=confirm)
     llm = open_llama(tiny_target, draft=rejoining, verification=rule, length=f"fixed:{length}")
     tokens = [token for step in ask(llm, PROMPT).steps for token in step.tokens]
@@ -287,7 +272,6 @@ def test_confirmed_by_what_follows(open_llama, tiny_target, rejoining, confirm, 
 
 
 def test_a_deviation_that_does_not_rejoin_is_refused(seconds):
-    """Second choices one after the other confirm none of them."""
     assert "r" not in seconds(Margin(theta=0.0, gap=math.inf, confirm=1), 40)[1].flags
 
 

@@ -16,7 +16,6 @@ SAMPLED = Sampling(temperature=1.0, seed=4, noise="llama.cpp")
 
 @pytest.fixture(params=[True, False], ids=["full-cache", "window-cache"])
 def sliding(request, open_llama, open_plain, tiny_sliding):
-    """Opens the sliding-window model, its cache whole or as small as the window lets it be."""
     options = {"swa_full": request.param, "n_ctx": 1024, "n_ubatch": 64, "n_batch": 64}
     return lambda **more: open_llama(tiny_sliding, **options, **more), lambda: open_plain(
         tiny_sliding, **options
@@ -24,14 +23,12 @@ def sliding(request, open_llama, open_plain, tiny_sliding):
 
 
 def test_text_of_the_sliding_model_is_worth_comparing(sliding):
-    """Sampled past the window it does not just repeat itself."""
     assert len(set(ask(sliding[0](), PROMPT, 100, SAMPLED).ids)) > 15
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), SAMPLED])
 @pytest.mark.parametrize("k", [1, 4, 40])
 def test_answer_far_past_the_window(sliding, tiny_sliding, k, sampling):
-    """500 tokens over a window of 16: drafting, refusing and rolling back leave the text as plain decoding has it."""
     plain = ask(sliding[0](), PROMPT, 500, sampling)
     llm = sliding[0](draft=tiny_sliding, length=f"fixed:{k}")
     assert ask(llm, PROMPT, 500, sampling).ids == plain.ids
@@ -39,7 +36,6 @@ def test_answer_far_past_the_window(sliding, tiny_sliding, k, sampling):
 
 
 def test_wrong_drafts_past_the_window(sliding):
-    """Drafts refused after a long stretch of the window are rolled back rightly."""
     plain = ask(sliding[0](), PROMPT, 500, SAMPLED)
     text = [*PROMPT, *plain.ids]
     text[50::7] = [3 + (token - 2) % 29 for token in text[50::7]]
@@ -51,13 +47,11 @@ def test_wrong_drafts_past_the_window(sliding):
 
 
 def test_llama_cpp_python_agrees_past_the_window(sliding):
-    """The reference is not our own: llama-cpp-python's greedy tokens."""
     stream = sliding[1]().generate(PROMPT, temp=0.0)
     assert ask(sliding[0](), PROMPT, 400).ids == [next(stream) for _ in range(400)]
 
 
 def test_going_back_past_the_window_reads_again(sliding):
-    """A prompt that shares only its beginning with what the cache holds is answered as by a fresh model."""
     llm = sliding[0]()
     answer = ask(llm, PROMPT, 500, SAMPLED)
     shorter = [*PROMPT, *answer.ids[:100], 9]
@@ -74,7 +68,6 @@ def test_window_cache_forgets(open_llama, tiny_sliding):
 
 
 def test_recurrent_model_is_decoded_plainly(open_llama, open_plain, tiny_recurrent, caplog):
-    """With draft "auto" a recurrent model answers as llama-cpp-python does, and a note says why nothing is drafted."""
     stream = open_plain(tiny_recurrent).generate(PROMPT, temp=0.0)
     llm = open_llama(tiny_recurrent, draft="auto", companion="auto")
     answer = ask(llm, PROMPT, 50)
@@ -85,7 +78,6 @@ def test_recurrent_model_is_decoded_plainly(open_llama, open_plain, tiny_recurre
 
 @pytest.mark.parametrize("draft", ["lookup", "path"])
 def test_recurrent_model_refuses_a_named_draft(open_llama, tiny_recurrent, draft):
-    """Who asks for a draft by name is told in one sentence that this model cannot have one."""
     with pytest.raises(UnsupportedModel, match="cannot be rolled back"):
         open_llama(tiny_recurrent, draft=tiny_recurrent if draft == "path" else draft)
 
@@ -116,7 +108,6 @@ def hybrid(request, tiny_folder):
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), SAMPLED])
 @pytest.mark.parametrize("wrong", [0, 7, 3, 1])
 def test_hybrid_rolls_back(open_llama, open_plain, hybrid, wrong, sampling):
-    """Drafts that are right, wrong at every seventh or third place, or always: the text is plain decoding's."""
     plain = ask(open_llama(hybrid), PROMPT, 150, sampling)
     if sampling.temperature == 0:
         stream = open_plain(hybrid).generate(PROMPT, temp=0.0)
@@ -158,7 +149,6 @@ def test_cancel_in_a_decode_leaves_no_half_state(open_llama, tiny_folder, arch):
 
 
 def test_hybrid_sequences_in_one_batch(open_llama, hybrid):
-    """Sequences whose drafts differ in length and fate share decodes, and each has the text it has alone."""
     prompts = [PROMPT, [9, 8, 7, 9], [20, 4]]
     alone = [ask(open_llama(hybrid), prompt, 40).ids for prompt in prompts]
     texts = [[*prompt, *ids] for prompt, ids in zip(prompts, alone)]

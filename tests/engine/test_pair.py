@@ -41,7 +41,6 @@ Change = Callable[[Gguf], None]
 
 
 def changed(sound: Path, change: Change) -> Path:
-    """The file with something in it changed."""
     made = read(sound)
     change(made)
     path = sound.with_name("changed.gguf")
@@ -112,7 +111,6 @@ def test_a_pair_is_tried_once(
 
 @pytest.mark.parametrize("key", ["attention.layer_norm_rms_epsilon", "rope.freq_base"])
 def test_the_targets_own_head_is_tried(key: str, tmp_path: Path) -> None:
-    """One that llama.cpp cannot compute is refused, asked for or not."""
     sound = tiny.write(tmp_path / "sound.gguf", arch="qwen35", n_heads=1)
     path = changed(sound, says(f"qwen35.{key}", F32, float("nan")))
     with pytest.raises(ModelError):
@@ -120,7 +118,6 @@ def test_the_targets_own_head_is_tried(key: str, tmp_path: Path) -> None:
 
 
 def adapter(path: Path, a: tuple[int, ...] = (32, 4), b: tuple[int, ...] = (4, 32)) -> None:
-    """A LoRA file for the tiny llama."""
     made = Gguf({"general.type": (STR, "adapter"), "adapter.type": (STR, "lora")})
     made.kv |= {"general.architecture": (STR, "llama"), "adapter.lora.alpha": (F32, 1.0)}
     for end, shape in {"a": a, "b": b}.items():
@@ -141,7 +138,6 @@ BAD_ADAPTERS: dict[str, Callable[[Path], object]] = {
 
 
 def test_an_adapter_is_put_on(model: Path, tmp_path: Path) -> None:
-    """After its trial with the model."""
     adapter(tmp_path / "lora.gguf")
     load(model, lora_path=str(tmp_path / "lora.gguf")).close()
 
@@ -163,7 +159,6 @@ def test_an_adapter_that_cannot_be_used_is_refused(kind: str, model: Path, tmp_p
     ],
 )
 def test_overrides_are_tried(key: str, value: Any, model: Path) -> None:
-    """A value that ends llama.cpp is a rejection, as it would be in the file."""
     with pytest.raises(ModelError):
         load(model, kv_overrides={key: value})
 
@@ -176,7 +171,6 @@ def test_overrides_that_llama_cpp_cannot_hold(override: dict[str, Any], model: P
 
 @pytest.mark.parametrize("name", ["type_k", "type_v", "draft_type_k", "draft_type_v"])
 def test_types_of_the_cache(name: str, model: Path) -> None:
-    """One that no KV cache can have is an option outside its range; the others are tried."""
     for number in (99, -1, 14):
         with pytest.raises(OptionError, match=name):
             load(model, **{name: number})

@@ -51,7 +51,6 @@ def target(tiny_folder):
 
 @pytest.fixture
 def make(tmp_path):
-    """Writes a draft of a kind."""
     names = count()
     return lambda kind="eagle3", **form: KINDS[kind].write(
         tmp_path / f"{kind}-{next(names)}.gguf", **form
@@ -59,7 +58,6 @@ def make(tmp_path):
 
 
 def check(llm, kind, draft, target, n=6):
-    """The engine's draft after the text it holds is numpy's."""
     text = llm.session.tokens
     found, chances = drafted(llm, n)
     wanted, likely = KINDS[kind].Draft(draft, target).draft(text, n)
@@ -72,7 +70,6 @@ def check(llm, kind, draft, target, n=6):
 
 @pytest.mark.parametrize(("kind", "form"), FORMS, ids=NAMES)
 def test_drafts_are_numpys(open_llama, make, target, kind, form):
-    """In every form of the file, after a prompt and after rounds in which drafts were accepted or refused."""
     draft = make(kind, **form)
     llm = open_llama(target, draft=draft)
     prompt = llm.tokenize(PROMPT, add_bos=False)
@@ -84,7 +81,6 @@ def test_drafts_are_numpys(open_llama, make, target, kind, form):
 
 @both
 def test_text_is_the_targets(open_llama, make, target, kind):
-    """Over texts that begin alike, go back, or have nothing in common."""
     llm, plain = open_llama(target, draft=make(kind)), open_llama(target)
     for text in (PROMPT, b"abcabdabezz", b"abcab", b"xyz", PROMPT):
         prompt = llm.tokenize(text, add_bos=False)
@@ -93,7 +89,6 @@ def test_text_is_the_targets(open_llama, make, target, kind):
 
 @both
 def test_to_the_end_of_the_context(open_llama, make, target, kind):
-    """It drafts no further than the context reaches, and the text is the target's to the last token."""
     llm, plain = open_llama(target, draft=make(kind), n_ctx=256), open_llama(target, n_ctx=256)
     prompt = llm.tokenize(PROMPT, add_bos=False)
     ours, theirs = ask(llm, prompt, None), ask(plain, prompt, None)
@@ -194,7 +189,6 @@ def fitted_head(open_llama, make, target):
 
 
 def test_a_long_prompt_is_read_through_the_window(open_llama, make, target, monkeypatch):
-    """The first draft of a text reads no further back, and drafts what numpy drafts of that part."""
     monkeypatch.setattr(States, "window", 8)
     draft = make()
     llm = open_llama(target, draft=draft, length="fixed:0")
@@ -211,7 +205,6 @@ def test_a_long_prompt_is_read_through_the_window(open_llama, make, target, monk
 
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_cancel_leaves_it_right(open_llama, make, target, after):
-    """After a cancel the next answer and the next draft are what they would have been."""
     draft = make()
     llm, plain = open_llama(target, draft=draft), open_llama(target)
     prompt = llm.tokenize(PROMPT, add_bos=False)
@@ -223,7 +216,6 @@ def test_cancel_leaves_it_right(open_llama, make, target, after):
 
 
 def test_several_sequences_draft_as_each_alone(open_llama, make, target):
-    """In one lock-step batch, with a shared prefix copied from one to the other."""
     draft = make()
     models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1)
     try:
@@ -283,7 +275,6 @@ def test_a_target_that_is_freed_first_takes_its_engine_off(make, target):
 
 
 def test_a_llama_cpp_without_states_is_refused(open_llama, make, target, monkeypatch):
-    """Where the functions are not exported the sentence says so."""
     monkeypatch.setattr("pyspec.engine.assembly.STATES_SHOWN", False)
     with pytest.raises(UnsupportedModel, match="this build"):
         open_llama(target, draft=make())
@@ -291,7 +282,6 @@ def test_a_llama_cpp_without_states_is_refused(open_llama, make, target, monkeyp
 
 @pytest.mark.parametrize("shown", [True, False])
 def test_auto_takes_it_where_states_are_shown(open_llama, make, target, monkeypatch, shown):
-    """Elsewhere the text itself drafts, and the model opens all the same."""
     entry = SimpleNamespace(name=str(make()))
     monkeypatch.setattr("pyspec.engine.assembly.offers_for", lambda *_: [entry])
     monkeypatch.setattr("pyspec.engine.assembly.cached", lambda each: Path(each.name))
@@ -321,13 +311,11 @@ def test_a_block_is_one_decode(open_llama, make, target, form):
 @pytest.mark.parametrize("layout", [Layout(1024), Layout(1024, 256)])
 @pytest.mark.parametrize("form", ["own", "dspark-sure"])
 def test_four_sequences(open_llama, make, target, form, layout):
-    """In a pool of cells or a stream each."""
     draft = make("dflash", **DFLASH_FORMS[form])
     check_four_at_once(open_llama, target, draft, layout=layout)
 
 
 def test_some_blocks_are_accepted(open_llama, make, target):
-    """A draft whose first layer's states say all, with the target's own head, is right now and then."""
     llm = open_llama(target, draft=make("dflash", embeddings=False, head=False))
     accepted = 0
     for text in (PROMPT, b"xyz", b"hello", b"good.day"):
@@ -337,7 +325,6 @@ def test_some_blocks_are_accepted(open_llama, make, target):
 
 
 def test_how_sure_it_is_stops_it(open_llama, make, target):
-    """A floor on what the confidence head says ends the block there."""
     draft = make("dflash", markov=True, confidence=True)
     llm = open_llama(target, draft=draft)
     ask(llm, llm.tokenize(PROMPT, add_bos=False), 12)
@@ -359,7 +346,6 @@ def test_how_sure_it_is_stops_it(open_llama, make, target):
 
 
 def test_tried_with_its_target(open_llama, make, target, tmp_path, monkeypatch):
-    """In a child; then it drafts."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     llm = open_llama(target, draft=make("dflash"), trust=False)
     ask(llm, llm.tokenize(PROMPT, add_bos=False), 20)
@@ -367,7 +353,6 @@ def test_tried_with_its_target(open_llama, make, target, tmp_path, monkeypatch):
 
 
 def test_auto_finds_it_beside_its_model(open_llama, make, tmp_path, monkeypatch):
-    """By its name; one that does not fit is left out for the next, which is said."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     model = tiny.write(tmp_path / "model.gguf", n_layer=40)

@@ -22,20 +22,17 @@ PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 
 @pytest.fixture
 def reference(open_plain, tiny_target):
-    """40 tokens of plain greedy decoding by llama-cpp-python itself."""
     stream = open_plain(tiny_target).generate(PROMPT, temp=0.0)
     return [next(stream) for _ in range(40)]
 
 
 def test_draft_equal_to_target_is_accepted_whole(open_llama, tiny_target, reference):
-    """With the target as its own draft every round takes K drafted tokens and one of the target's."""
     answer = ask(open_llama(tiny_target, draft=tiny_target), PROMPT)
     assert answer.ids == reference
     assert answer.flags == "t" + 7 * "aaaat" + "aaat"
 
 
 def test_first_token_does_not_wait_for_the_draft(open_llama, tiny_target):
-    """The first round decodes nothing on the draft, which has not read the prompt yet."""
     llm = open_llama(tiny_target, draft=tiny_target)
     steps = llm.steps(PROMPT, max_tokens=10)
     next(steps)
@@ -47,7 +44,6 @@ def test_first_token_does_not_wait_for_the_draft(open_llama, tiny_target):
 def test_greedy_text_is_plain_greedy_at_every_length(
     open_llama, tiny_target, tiny_draft, reference, k
 ):
-    """A draft that is right now and then changes speed, never the text."""
     llm = open_llama(tiny_target, draft=tiny_draft, length=f"fixed:{k}")
     answer = ask(llm, PROMPT)
     assert answer.ids == reference
@@ -55,7 +51,6 @@ def test_greedy_text_is_plain_greedy_at_every_length(
 
 
 def test_target_decodes_each_row_once(open_llama, tiny_target, tiny_draft):
-    """The target decodes the prompt but its last token, then one row a round and one a drafted token."""
     llm = open_llama(tiny_target, draft=tiny_draft)
     ask(llm, PROMPT)
     block = llm.last_speculation
@@ -120,7 +115,6 @@ class Cautious(FixedPolicy):
 
 
 def cautiously(llm) -> Cautious:
-    """An answer of 40 tokens by it."""
     policy = Cautious()
     list(llm.steps(PROMPT, GREEDY, max_tokens=40, policy=policy))
     return policy
@@ -140,7 +134,6 @@ def test_kept_drafts_are_not_counted_as_decodes(open_llama, tiny_target):
 def test_the_companions_reading_is_told_apart_from_its_judging(
     open_llama, tiny_target, tiny_companion
 ):
-    """The first time it reads the prompt; what it decoded is what it read and what was drafted."""
     llm = open_llama(tiny_target, draft=tiny_target, companion=tiny_companion)
     policy = cautiously(llm)
     heard = [outcome for outcome in policy.outcomes if outcome.companion_rows]
@@ -150,7 +143,6 @@ def test_the_companions_reading_is_told_apart_from_its_judging(
 
 
 def test_every_round_emits_at_least_one_token(open_llama, tiny_target, reference):
-    """A draft that is always wrong costs time only: one token of the target's a round."""
     wrong = Scripted(
         lambda tokens, limit: [(reference[len(tokens) - len(PROMPT)] - 3 + 1) % 29 + 3][:limit]
     )
@@ -159,7 +151,6 @@ def test_every_round_emits_at_least_one_token(open_llama, tiny_target, reference
 
 
 def test_drafter_hears_what_became_of_its_tokens(open_llama, tiny_target, reference):
-    """observe() gets what was emitted, how much was verified and how much of it was taken."""
     drafter = foretelling([*PROMPT, *reference], most=3)
     ask(open_llama(tiny_target, draft=drafter), PROMPT, 9)
     assert drafter.heard == [(reference[1:5], 3, 3), (reference[5:9], 3, 3)]
@@ -189,7 +180,6 @@ def ending(tiny_folder, reference, at):
 
 @pytest.mark.parametrize("at", [1, 4, 7, 9])
 def test_end_inside_an_accepted_draft_ends_the_answer(open_llama, tiny_folder, reference, at):
-    """Text and cache stop at the end token though the draft went on correctly after it."""
     path, at = ending(tiny_folder, reference, at)
     llm = open_llama(path, draft=foretelling([*PROMPT, *reference]), length="fixed:8")
     answer = ask(llm, PROMPT)
@@ -206,7 +196,6 @@ def test_draft_model_does_not_draft_past_an_end(open_llama, tiny_folder, referen
 
 
 def test_context_fills_in_the_middle_of_an_answer(open_llama, tiny_target):
-    """Drafts shrink near the end, the KV is used to its last cell, and the answer ends with "context"."""
     llm = open_llama(tiny_target, draft=tiny_target, length="fixed:16")
     answer = ask(llm, PROMPT, None)
     assert answer.finish_reason == "context"
@@ -309,7 +298,6 @@ def test_the_policy_is_told_where_there_is_no_model(open_llama, tiny_target, dra
 def test_where_nothing_can_be_drafted_the_policy_is_not_asked(
     open_llama, tiny_target, reference, without
 ):
-    """Neither without a draft nor in a plain call; it hears how long rounds took, and counts them."""
     llm = open_llama(tiny_target, draft="none" if without == "a draft" else tiny_target)
     policy, asked = Watching(), Speculation(enabled=False) if without == "leave" else None
     steps = llm.steps(PROMPT, GREEDY, max_tokens=40, speculation=asked, policy=policy)
@@ -323,7 +311,6 @@ def test_where_nothing_can_be_drafted_the_policy_is_not_asked(
 
 @pytest.mark.parametrize("n_ctx", [32, 33, 34, 35])
 def test_no_draft_is_verified_beyond_the_last_position(tiny_target, n_ctx):
-    """Whatever an answer may still have: a draft of three ends where the context does, at every phase of the rounds."""
     models = Models(str(tiny_target), str(tiny_target), "none", n_threads=1, n_threads_batch=1)
     run = ask_at_once(models, [PROMPT], [10_000], n_ctx=n_ctx)[0]
     assert run.finish_reason == "context"
@@ -332,7 +319,6 @@ def test_no_draft_is_verified_beyond_the_last_position(tiny_target, n_ctx):
 
 
 def test_prompt_rows_beside_an_answer_count_as_rows_of_the_verify(tiny_target):
-    """The policy learns what a decode of all of them cost."""
     models = Models(str(tiny_target), str(tiny_target), "none", n_threads=1, n_threads_batch=1)
     with closing(models), closing(Contexts(models, 4, 128, CELLS)) as contexts:
         answering, reading = (

@@ -55,7 +55,6 @@ def drawn(i):
 
 @pytest.fixture(scope="module")
 def plain(tiny_target, count):
-    """Each prompt's tokens without drafts, and their text."""
     from pyspec.llama.speculative import SpeculativeLlama
 
     with SpeculativeLlama(
@@ -66,7 +65,6 @@ def plain(tiny_target, count):
 
 
 def parted(ours, theirs):
-    """Where two texts part first, or None."""
     return next((at for at, (a, b) in enumerate(zip(ours, theirs)) if a != b), None)
 
 
@@ -92,7 +90,6 @@ def likely(open_plain, tiny_target, count):
 def test_no_draft_changes_a_text(
     open_llama, likely, tiny_target, tiny_draft, tiny_eagle3, plain, kind, count
 ):
-    """By lookup, a model, both, a head that reads the target's states; one to eight tokens a round."""
     file = tiny_eagle3 if kind == "eagle3" else tiny_draft
     draft = kind.replace("model", str(file)).replace("eagle3", str(file))
     llm = open_llama(tiny_target, draft=draft)
@@ -165,7 +162,6 @@ def test_a_first_token_that_fills_top_p_is_drafted(open_llama, open_plain, tiny_
 
 @pytest.mark.parametrize("kind", ["none", "lookup", "model"])
 def test_no_neighbour_changes_a_text(tiny_target, tiny_draft, likely, plain, kind, count):
-    """One at a time and eight together, in either order: each text is the one that was made alone, without drafts."""
     settings = Settings(max_tokens=N_TOKENS, raw=True)
     ties = {}
     for parallel, step in ((1, 1), (8, -1)):

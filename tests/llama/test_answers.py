@@ -83,7 +83,6 @@ SCHEMA = {
 
 
 def test_json_schema_is_kept(open_llama, tiny_ascii):
-    """A schema constrains a random model's babble to valid JSON, also with a draft and the margin rule."""
     llm = open_llama(
         tiny_ascii, draft=tiny_ascii, verification=Margin(theta=0.0, gap=99.0), n_ctx=1024
     )
@@ -102,7 +101,6 @@ def test_json_schema_is_kept(open_llama, tiny_ascii):
 
 
 def test_tools_equal_llama_cpp_python(pair):
-    """A named tool's arguments are drafted under its schema, strictly, and come out as the original's."""
     ours, _ = pair
     tool = {"type": "function", "function": {"name": "answer", "parameters": SCHEMA}}
     options = {
@@ -121,7 +119,6 @@ def test_tools_equal_llama_cpp_python(pair):
 
 @pytest.mark.parametrize("k", [1, 4, 9])
 def test_logprobs_equal_those_of_logits_all(open_llama, open_plain, tiny_ascii, tiny_folder, k):
-    """The log probabilities of emitted tokens and of the best others are those of a score buffer of everything."""
     draft = tiny.write(tiny_folder / "ascii-draft.gguf", tokens=tiny.ASCII, noise=0.15)
     exact = {"flash_attn": False}  # which rounds to 16 bits, otherwise for one row than for several
     ours = open_llama(tiny_ascii, draft=draft, length=f"fixed:{k}", **exact)
@@ -152,7 +149,6 @@ def test_logprobs_in_a_stream(pair):
 
 
 def test_stopping_criteria_see_the_text(pair):
-    """A stopping criterion reads prompt and answer up to the last token, as the original's does."""
     seen = []
     for llm in pair:
         lengths: list[int] = []
@@ -169,14 +165,12 @@ def test_stopping_criteria_see_the_text(pair):
 
 
 def test_generate_yields_the_same_ids(pair):
-    """`generate` goes on past max_tokens of anybody, as the original's does."""
     tokens = pair[0].tokenize(PROMPT.encode())
     ids = [[token for token, _ in zip(llm.generate(tokens, temp=0.0), range(50))] for llm in pair]
     assert ids[0] == ids[1]
 
 
 def test_generate_takes_tokens_that_are_sent(pair):
-    """Tokens sent into the generator become part of the text, and the answer goes on from there."""
     ours, theirs = pair  # (the original's own generator aborts the process here)
     prompt = ours.tokenize(PROMPT.encode())
     stream = ours.generate(prompt, temp=0.0)
@@ -227,7 +221,6 @@ def test_a_policy_of_the_callers_may_cut_drafts(open_llama, tiny_ascii, seeded_d
 
 
 def test_a_seed_gives_one_text_with_any_draft(open_llama, tiny_ascii, seeded_draft):
-    """By default, with a seed of the call or of the object; another seed gives another text."""
     found = []
     for what in ("none", "lookup", seeded_draft):
         llm = open_llama(tiny_ascii, draft=what, flash_attn=False, seed=5)

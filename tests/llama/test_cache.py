@@ -13,7 +13,6 @@ def kept(llm):
 
 
 def test_prefix_is_kept_between_calls(open_llama, tiny_ascii):
-    """A prompt that goes on from the last answer reads only what is new; the draft's KV too is kept."""
     llm = open_llama(tiny_ascii, draft=tiny_ascii)
     text = llm.create_completion(PROMPT, **GREEDY)["choices"][0]["text"]
     assert kept(llm) == 0
@@ -28,7 +27,6 @@ def test_prefix_is_kept_between_calls(open_llama, tiny_ascii):
 
 
 def test_prefix_after_a_stop_string(pair):
-    """After a stop string cut the answer, the next call is right and keeps what it shares."""
     ours, theirs = pair
     full = theirs.create_completion(PROMPT, **GREEDY)["choices"][0]["text"]
     cut = ours.create_completion(PROMPT, stop=[full[10:12]], **GREEDY)["choices"][0]["text"]
@@ -56,7 +54,6 @@ def test_reset_forgets(pair):
 
 
 def test_eval_by_the_user_is_noticed(pair):
-    """Tokens that the user evaluated by hand are found in the cache where they fit, and dropped where they do not."""
     ours, theirs = pair
     ours.create_completion(PROMPT, **GREEDY)
     ours.reset()

@@ -14,7 +14,6 @@ JAPANESE = "日本の首都は東京です。日本の首都は"
 
 @pytest.mark.parametrize("n", [11, 12])
 def test_a_character_is_finished_though_max_tokens_falls_inside(open_llama, open_plain, smollm2, n):
-    """Text, usage and finish reason are the original's, which goes on until the character is whole."""
     options = {"max_tokens": n, "temperature": 0.0}
     result = completed(open_llama(smollm2, draft="lookup"), JAPANESE, **options)
     assert result["choices"][0]["text"]
@@ -54,7 +53,6 @@ def test_a_cancelled_answer_keeps_its_text(open_llama, tiny_ascii, stream):
 
 
 def test_cancel_between_answers_does_nothing(open_llama, tiny_ascii):
-    """Nothing is in flight, so nothing is cancelled: not the next answer, not eval()."""
     llm = open_llama(tiny_ascii)
     whole = greedy(llm)
     llm.cancel()
@@ -65,7 +63,6 @@ def test_cancel_between_answers_does_nothing(open_llama, tiny_ascii):
 
 @pytest.mark.parametrize("k", [1, 3, 6])
 def test_what_the_caller_did_not_see_is_no_text(pair, k):
-    """After k tokens the generator is closed; going on with reset=False continues there, as in the original."""
     tokens = pair[0].tokenize(PROMPT.encode())
     found = []
     for llm in pair:

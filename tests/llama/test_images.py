@@ -37,13 +37,11 @@ def _silent(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
 
 
 def seeing(kind: type[llama_cpp.Llama], target: Path, projector: Path, **more: Any) -> Any:
-    """A model with LLaVA's handler."""
     handler = Llava15ChatHandler(clip_model_path=str(projector), verbose=False)
     return kind(str(target), chat_handler=handler, **EXACT, **more)
 
 
 def asked(llm: Any, picture: int | None, n: int = 24) -> str:
-    """The answer to a question about a picture, or about none."""
     content: list[dict[str, Any]] = [{"type": "text", "text": "what is it?"}]
     if picture is not None:
         url = {"url": tiny_mmproj.picture(picture)}
@@ -60,7 +58,6 @@ def wanted(target: Path, projector: Path) -> Sequence[str]:
 
 
 def drafts(folder: Path) -> dict[str, str]:
-    """By name: what drafts after an image."""
     small = tiny.write(folder / "sees-small.gguf", tokens=tiny.ASCII, n_layer=1)
     head = tiny_eagle.write(folder / "sees-head.gguf", tokens=tiny.ASCII)
     return {"none": "none", "lookup": "lookup", "model": str(small), "head": str(head)}
@@ -70,7 +67,6 @@ def drafts(folder: Path) -> dict[str, str]:
 def test_answers_are_those_without_drafts(
     target: Path, projector: Path, wanted: Sequence[str], tiny_folder: Path, name: str
 ) -> None:
-    """Of several chats in turn, with pictures and without; behind a picture, a draft model is left out."""
     assert len(set(wanted)) == 3
     draft = drafts(tiny_folder)[name]
     with seeing(

@@ -59,7 +59,6 @@ def in_criterion(llm: Any, act: Callable[[], Any]) -> None:
 
 
 def in_another_thread(llm: Any, act: Callable[[], Any]) -> None:
-    """Another thread asks in the middle of a round."""
     with ThreadPoolExecutor(1) as pool:
         in_processor(llm, lambda: pool.submit(act).result())
 
@@ -90,7 +89,6 @@ ASKED = [(p, c) for p in PLACES for c in CALLS if c != "close" or p not in ("str
 def test_a_call_is_refused_and_changes_nothing(
     place: str, call: str, open_llama: Callable[..., SpeculativeLlama], tiny_ascii: Path
 ) -> None:
-    """Later answers are what they were."""
     llm = open_llama(tiny_ascii, wait=False)
     wanted = greedy(llm)
     with pytest.raises(EngineBusy):
@@ -102,7 +100,6 @@ def test_a_call_is_refused_and_changes_nothing(
 def test_reading_facts_is_no_call_on_the_context(
     place: str, open_llama: Callable[..., SpeculativeLlama], tiny_ascii: Path
 ) -> None:
-    """Text and numbers may be asked for anywhere."""
     llm = open_llama(tiny_ascii)
     PLACES[place](llm, lambda: [read(llm) for read in READS.values()])
 

@@ -20,7 +20,6 @@ def llm(open_llama, tiny_ascii):
 
 
 def told(llm, more):
-    """What the layer below says at the same options."""
     sampling = Sampling(temperature=1.5, seed=4, **more)
     tokens = llm.tokenize(TEXT.encode())
     return llm.detokenize(ask(llm, tokens, 24, sampling).ids, prev_tokens=tokens).decode()
@@ -29,7 +28,6 @@ def told(llm, more):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("more", [DRY, XTC, HEAT, {**DRY, **XTC, **HEAT}])
 def test_completions(llm, more, stream):
-    """The text that these options give, which is another one than without; nothing is left for the next call."""
     how = {"temperature": 1.5, "seed": 4, "max_tokens": 24}
 
     def text(**more):
@@ -41,7 +39,6 @@ def test_completions(llm, more, stream):
 
 
 def test_generate(llm):
-    """By keyword behind llama-cpp-python's own."""
     tokens = llm.tokenize(TEXT.encode())
     llm.set_seed(4)
     stream = llm.generate(tokens, temp=1.5, **DRY, **XTC)

@@ -18,7 +18,6 @@ def test_a_name_stands_for_its_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`SpeculativeLlama("mine")` loads the file that was added under that name."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
     add(tiny_ascii, "mine:1b")
     assert open_llama("mine:1b").model_path == str(tiny_ascii)

@@ -19,7 +19,6 @@ CHAT = [{"role": "user", "content": "go"}]
 
 @pytest.fixture
 def made(tmp_path: Any, open_llama: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a model in whose template these marks are."""
     return lambda *marks, **options: open_llama(
         scripted.write(tmp_path, *marks), n_ctx=1024, **options
     )
@@ -32,7 +31,6 @@ def said(llm: Any, text: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("draft", ["none", "lookup"])
 def test_reasoning_is_a_field_of_its_own(made: Any, draft: str) -> None:
-    """Whole and streamed; tokens, usage and what drafts did are told as ever."""
     llm = made("<think>", draft=draft)
     result = said(llm, SAID)
     (choice,) = result["choices"]
@@ -59,7 +57,6 @@ def test_an_answer_cut_inside_reasoning_says_so(made: Any) -> None:
 
 
 def test_stop_strings_end_the_content(made: Any) -> None:
-    """And leave the object as it was: the next answer is right."""
     llm = made("<think>")
     for stream in (False, True, False):
         result = said(llm, SAID, stop=["m", "s"], stream=stream)
@@ -75,7 +72,6 @@ CALLS = "\n".join(
 
 
 def test_calls_are_told_apart(made: Any) -> None:
-    """Several, with what is said before them, whole and streamed."""
     llm = made("<tool_call>")
     options = {"tools": [TOOL]}
     (choice,) = said(llm, f"So. {CALLS}", **options)["choices"]
@@ -101,7 +97,6 @@ def test_calls_are_told_apart(made: Any) -> None:
 )
 @pytest.mark.parametrize("marks", [["<tool_call>"], ["<tool_call>", "<arg_key>"], ["[TOOL_CALLS]"]])
 def test_a_call_that_must_be_made(made: Any, marks: list[str], options: dict[str, Any]) -> None:
-    """In the family's own form, by the newer names and by the older."""
     llm = made(*marks)
     (choice,) = llm.create_chat_completion(CHAT, max_tokens=300, **options)["choices"]
     (call,) = choice["message"]["tool_calls"]
@@ -125,7 +120,6 @@ def test_what_there_is_not_is_refused(made: Any, options: dict[str, Any]) -> Non
 
 
 def test_a_shape_is_the_contents(made: Any) -> None:
-    """JSON behind what is thought."""
     form = {"type": "json_object", "schema": scripted.DIGIT}
     lean = scripted.leaning("{")
     result = made("<think>").create_chat_completion(
@@ -142,7 +136,6 @@ def test_logprobs_stay_beside_their_tokens(made: Any) -> None:
 
 @pytest.mark.parametrize("marks", [["<think>"], ["<think>", "<tool_call>"]])
 def test_json_mode_beside_reasoning_and_tools(made: Any, marks: list[str]) -> None:
-    """It was an UnboundLocalError."""
     llm = made(*marks, draft="none")
     bias = {**scripted.leaning("{"), **scripted.leaning("}")}
     how: dict[str, Any] = {

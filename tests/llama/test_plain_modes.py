@@ -25,7 +25,6 @@ ASKED = {
 
 @pytest.fixture(scope="module", params=MODES, ids=lambda mode: next(iter(mode), "drafting"))
 def both(request, tiny_ascii):
-    """(ours, theirs) in one mode."""
     from pyspec.llama.speculative import SpeculativeLlama
 
     same = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **request.param}
@@ -37,7 +36,6 @@ def both(request, tiny_ascii):
 
 
 def answer(llm, asked, *, stream):
-    """The answer's text or tool arguments; an error's class where there is none."""
     asked = {**asked}
     if "grammar" in asked:
         asked["grammar"] = LlamaGrammar.from_string(asked["grammar"], verbose=False)
@@ -73,7 +71,6 @@ def test_what_llama_answers_is_answered(both, kind, stream):
 
 
 def test_processors_are_heard(both):
-    """A token that a logits processor demands is the only one said."""
     ours, _ = both
     wanted = ours.tokenize(b"c", add_bos=False)[0]
 

@@ -11,7 +11,6 @@ LONG = {**GREEDY, "max_tokens": 120}
 
 
 def under(llm, *processors, prompt=PROMPT, **options):
-    """A completion under these processors."""
     those = llama_cpp.LogitsProcessorList(processors)
     return llm.create_completion(prompt, logits_processor=those, **options)
 
@@ -36,7 +35,6 @@ def watched(pair):
 
 @pytest.mark.parametrize("draft", [0, 4])
 def test_ids_are_those_of_plain_decoding(watched, draft):
-    """Each call of a processor has one token more, the prompt first; also in a second answer, with drafts or without."""
     from pyspec.llama.speculative import Speculation
 
     pair, make, seen = watched
@@ -54,8 +52,6 @@ def test_ids_are_those_of_plain_decoding(watched, draft):
 
 
 def no_repeat():
-    """Never a token that is in the last eight."""
-
     def process(ids, logits):
         logits = np.copy(logits)
         logits[ids[-8:]] = -np.inf
@@ -85,7 +81,6 @@ def test_text_is_the_originals(pair, make, options):
 
 
 def test_drafts_are_accepted_under_a_processor(open_llama, open_plain, tiny_ascii):
-    """Lookup finds the repetition that a processor forces, and the text stays the original's."""
     pair = (open_llama(tiny_ascii, draft="lookup"), open_plain(tiny_ascii))
     ours, theirs = (under(llm, alternate(), **LONG) for llm in pair)
     assert stable(ours) == stable(theirs)
@@ -108,8 +103,6 @@ def test_processor_beside_bias_and_penalties(open_llama, tiny_ascii):
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 def test_what_a_processor_raises_reaches_the_caller(pair, error):
-    """No answer is made up without the processor, a Ctrl-C that meets one is not lost; the next call works."""
-
     def broken(ids, logits):
         if len(ids) > 12:
             raise error("no logits today")

@@ -45,7 +45,6 @@ def test_the_prompt_is_not_read_again(
     kept: tuple[Path, list[int]],
     draft: str,
 ) -> None:
-    """Another process' object answers the same without reading, whatever drafts for it."""
     path, wanted = kept
     named = {"none": "none", "model": tiny_draft, "eagle3": tiny_eagle3}[draft]
     llm = open_llama(tiny_target, draft=named)
@@ -57,7 +56,6 @@ def test_the_prompt_is_not_read_again(
 def test_a_longer_prompt_goes_on_from_it(
     open_llama: Open, tiny_target: Path, kept: tuple[Path, list[int]]
 ) -> None:
-    """The same beginning is kept, the rest is read, and the file grows."""
     path, _ = kept
     longer = [*PROMPT, tiny.A, tiny.A + 1, tiny.A + 2]
     llm, before = open_llama(tiny_target), path.stat().st_size
@@ -73,7 +71,6 @@ def test_what_does_not_belong_is_not_used(
     open_llama: Open, tiny_target: Path, tiny_draft: Path, kept: tuple[Path, list[int]], fault: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """Another model, another KV type, a damaged or another text's file: said, and read anew."""
     path, _ = kept
     data = bytearray(path.read_bytes())
     if fault == "state":
@@ -142,7 +139,6 @@ CHANGED: dict[str, Any] = {
 def test_a_cache_of_another_setting_is_not_used(
     name: str, open_llama: Open, tiny_target: Path, kept: tuple[Path, list[int]]
 ) -> None:
-    """The prompt is read under the setting that the answer is made with."""
     llm = open_llama(tiny_target, **{name: CHANGED[name]})
     assert PromptCache(llm, kept[0]).restore(PROMPT) == 0
 
@@ -158,7 +154,6 @@ def test_a_cache_outlives_other_changes(
 
 
 def state_of(llm: Any) -> bytes:
-    """The state of PROMPT in a context."""
     llm.eval(PROMPT)
     buffer = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(llm._ctx.ctx, 0))()
     n = llama_cpp.llama_state_seq_get_data(llm._ctx.ctx, buffer, len(buffer), 0)

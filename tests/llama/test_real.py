@@ -17,7 +17,6 @@ def llm(open_llama, smollm2):
 
 
 def test_chat_answers(llm):
-    """A question gets its answer, and the block says what was done for it."""
     messages = [{"role": "user", "content": "What is the capital of France? Answer with one word."}]
     result = llm.create_chat_completion(messages, temperature=0.0, max_tokens=24)
     assert "Paris" in result["choices"][0]["message"]["content"]
@@ -34,7 +33,6 @@ def test_copying_is_drafted(open_llama, smollm2):
 
 
 def test_closed_gate_is_strict(open_llama, smollm2):
-    """Theta 1 gives the strict rule's bytes on the real model too."""
     texts = []
     for rule in (Strict(), Margin(theta=1.0)):
         llm = open_llama(smollm2, draft="lookup", verification=rule)
@@ -45,7 +43,6 @@ def test_closed_gate_is_strict(open_llama, smollm2):
 
 
 def test_json_schema(llm):
-    """A schema is kept while drafting, and nothing is relaxed under it."""
     schema = {
         "type": "object",
         "properties": {"city": {"type": "string", "maxLength": 12}},

@@ -69,13 +69,11 @@ def test_streams_keep_their_own_rule(open_llama, tiny_ascii):
 
 
 def test_no_score_buffer(pair):
-    """No n_ctx x n_vocab floats are held."""
     assert pair[0].scores.last is None
 
 
 @pytest.mark.parametrize("name", ["draft", "draft_model"])
 def test_draft_model_of_llama_cpp_python(open_llama, open_plain, tiny_ascii, name):
-    """A LlamaDraftModel drafts, given as draft= or under llama-cpp-python's own name."""
     options = {name: LlamaPromptLookupDecoding(num_pred_tokens=3)}
     if name == "draft_model":
         options["draft"] = "auto"
@@ -96,7 +94,6 @@ def test_draft_model_that_returns_junk(open_llama, tiny_ascii):
 
 @pytest.mark.parametrize("mode", ["embedding", "logits_all"])
 def test_plain_modes_are_the_original(open_llama, open_plain, tiny_ascii, mode, caplog):
-    """An embedder, and a model with a score buffer, are llama-cpp-python's own, and say so when they generate."""
     pair = (open_llama(tiny_ascii, **{mode: True}), open_plain(tiny_ascii, **{mode: True}))
     if mode == "embedding":
         found, wanted = (llm.create_embedding("abc")["data"][0]["embedding"] for llm in pair)
@@ -107,7 +104,6 @@ def test_plain_modes_are_the_original(open_llama, open_plain, tiny_ascii, mode, 
 
 
 def test_drafter_may_ask_the_same_model(open_llama, tiny_ascii):
-    """A drafter that calls back into its own model gets EngineBusy logged; the answer goes on without it."""
     holder = []
     drafter = Scripted(lambda tokens, limit: ask(holder[0], list(tokens), limit).ids)
     holder.append(open_llama(tiny_ascii, draft=drafter))

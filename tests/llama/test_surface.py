@@ -25,7 +25,6 @@ OUR_DEFAULTS = {"flash_attn": "auto", "verbose": False}
     "name", ["__init__", "__call__", "create_completion", "create_chat_completion", "generate"]
 )
 def test_signatures_are_the_originals(name):
-    """Same parameters in the same order with the same defaults; ours come after them, by keyword alone."""
     ours, theirs = (
         list(inspect.signature(getattr(cls, name)).parameters.values())
         for cls in (SpeculativeLlama, llama_cpp.Llama)
@@ -40,7 +39,6 @@ def test_signatures_are_the_originals(name):
 
 
 def test_generate_takes_positions(pair):
-    """top_k, top_p and the others go where llama-cpp-python has them."""
     tokens = pair[0].tokenize(PROMPT.encode())
     found = []
     for llm in pair:
@@ -75,7 +73,6 @@ def test_truncation_out_of_range_is_the_originals(pair, top_p, min_p):
 
 @pytest.mark.parametrize(("giver", "taker"), [(0, 0), (0, 1), (1, 0), (0, 2)])
 def test_saved_states_go_all_ways(pair, open_llama, tiny_ascii, giver, taker):
-    """A state of either class is loaded by itself, the other or its like, and the next prompt goes on from it."""
     three = *pair, open_llama(tiny_ascii, n_ctx=1024)
     giver, taker = three[giver], three[taker]
     text = giver.create_completion(PROMPT, **GREEDY)["choices"][0]["text"]
@@ -117,7 +114,6 @@ def test_copies_load_the_model_anew(open_llama, tiny_ascii, how):
 
 
 def test_eval_leaves_the_last_logits(open_llama, open_plain, tiny_ascii):
-    """`scores` and `eval_logits` have the row that `sample` would draw from."""
     ours, theirs = open_llama(tiny_ascii), open_plain(tiny_ascii, logits_all=True)
     tokens = ours.tokenize(PROMPT.encode())
     for llm in (ours, theirs):
@@ -135,7 +131,6 @@ def test_eval_leaves_the_last_logits(open_llama, open_plain, tiny_ascii):
 def test_echoed_logprobs_are_the_models(
     open_llama, open_plain, tiny_ascii, monkeypatch, bos, n_batch
 ):
-    """Each prompt token has its own log probability, with a leading BOS or without; no score buffer is needed."""
     ours = open_llama(tiny_ascii, draft=tiny_ascii, n_batch=n_batch)
     theirs = open_plain(tiny_ascii, logits_all=True)
     prompt = [1, *ours.tokenize(PROMPT.encode(), add_bos=False)][0 if bos else 1 :]
@@ -196,7 +191,6 @@ def test_a_turn_ends_after_its_answer(open_llama, tiny_ascii, monkeypatch):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_threads_wait_their_turn(open_llama, tiny_ascii, stream):
-    """Four threads get the answers that they would get alone, seeds and all."""
     llm = open_llama(tiny_ascii, draft=tiny_ascii, n_ctx=512)
     calls = [({"seed": i, "max_tokens": 40}, PROMPT + "abcd"[i]) for i in range(4)]
     wanted = [llm.create_completion(p, **o)["choices"][0]["text"] for o, p in calls]
@@ -212,7 +206,6 @@ def test_threads_wait_their_turn(open_llama, tiny_ascii, stream):
 
 
 def test_waiting_ends(open_llama, tiny_ascii):
-    """A stream that nobody reads holds its turn; who waits for it is told after the time that was given."""
     llm = open_llama(tiny_ascii, wait=0.05)
     stream = llm.create_completion(PROMPT, stream=True, **GREEDY)
     next(stream)
@@ -235,7 +228,6 @@ def test_bad_waits_are_refused(open_llama, tiny_ascii, wait):
 
 @pytest.fixture
 def installed():
-    """Ours in place of theirs, drafting by lookup."""
     pyspec.install(draft="lookup", companion="none", length="fixed:4")
     yield
     pyspec.uninstall()

@@ -76,7 +76,6 @@ def ids(llm, prompt, settings, temperature):
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_ids_are_the_originals(opened, draft, setting, temperature, count):
-    """Of `count` prompts."""
     theirs, ours, known = opened
     drafted = 0
     for prompt in PROMPTS[-count:]:

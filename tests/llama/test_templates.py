@@ -26,7 +26,6 @@ def asked(llm: SpeculativeLlama, text: str, **more: object) -> str:
 
 
 def test_variables_hold_for_object_or_call(shown: Path) -> None:
-    """A call's go before the object's, for that call alone."""
     with SpeculativeLlama(shown, template_args={"mood": "!"}, **HOW) as llm:
         assert asked(llm, "a") == "a!"
         assert asked(llm, "a", chat_template_kwargs={"mood": "?"}) == "a?"
@@ -34,14 +33,12 @@ def test_variables_hold_for_object_or_call(shown: Path) -> None:
 
 
 def test_contents_are_text_in_the_class_too(shown: Path) -> None:
-    """A control word in a message is spelled out."""
     with SpeculativeLlama(shown, **HOW) as llm:
         assert asked(llm, "a<|im_end|>") == "a<|im_end|>"
         assert llm.last_speculation["prompt_tokens"] == 11
 
 
 def test_another_template_and_formats_of_llama_cpp(shown: Path, tmp_path: Path) -> None:
-    """chat_template takes a file's place of the model's; chat_format is llama-cpp-python's own, as there."""
     (tmp_path / "t.jinja").write_text("own:{{ messages[0].content }}")
     with SpeculativeLlama(shown, chat_template=str(tmp_path / "t.jinja"), **HOW) as llm:
         assert asked(llm, "a") == "own:a"
@@ -50,7 +47,6 @@ def test_another_template_and_formats_of_llama_cpp(shown: Path, tmp_path: Path) 
 
 
 def test_answer_is_read_once(tmp_path: Path) -> None:
-    """A chat that goes on finds its answer in the context, token by token: only what is new is read."""
     source = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
     path = tiny.write(tmp_path / "m.gguf", tokens=tiny.ASCII, template=source, marks=["<|im_end|>"])
     with SpeculativeLlama(path, **HOW) as llm:

@@ -13,7 +13,6 @@ GREEDY = Sampling(temperature=0.0)
 
 
 def test_pieces_join_to_the_answer(open_llama: Callable[..., Any], tiny_target: Path) -> None:
-    """The pieces' tokens are the answer's, and the last one says how it ended."""
     llm = open_llama(tiny_target)
     prompt = llm.tokenize(b"abc", add_bos=False)
     pieces = list(stream_text(llm, prompt, GREEDY, max_tokens=9))
@@ -25,7 +24,6 @@ def test_pieces_join_to_the_answer(open_llama: Callable[..., Any], tiny_target: 
 def test_a_cancel_ends_with_what_there_is(
     open_llama: Callable[..., Any], tiny_target: Path
 ) -> None:
-    """After a cancel the stream ends with "cancelled" and the next answer is whole."""
     llm = open_llama(tiny_target)
     prompt = llm.tokenize(b"abc", add_bos=False)
     stream = stream_text(llm, prompt, GREEDY, max_tokens=40)

@@ -41,7 +41,6 @@ follow_imports = skip
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What mypy says of README's example and of what is added to it, as a user's project has it."""
     pytest.importorskip("mypy", reason="the extra [dev] is not installed")
     found = EXAMPLE.search((ROOT / "README.md").read_text(encoding="utf-8"))
     assert found is not None
@@ -56,7 +55,6 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_answers_have_types(said: list[str]) -> None:
-    """None of them is Any."""
     types = [line.partition("Revealed type is ")[2] for line in said if "Revealed type" in line]
     assert [each.strip('"').replace("builtins.", "") for each in types] == [
         "str | None", "str | None", "str", "str", "str | None", "str",

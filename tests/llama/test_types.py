@@ -55,7 +55,6 @@ def test_a_retired_argument_is_ignored(open_llama, tiny_ascii):
 
 
 def test_an_answer_with_logprobs_can_be_written_as_json(open_llama, tiny_ascii):
-    """With those of the prompt too, which llama-cpp-python leaves in single precision."""
     llm = open_llama(tiny_ascii, draft="none")
     answer = llm.create_completion(PROMPT, max_tokens=2, logprobs=2, echo=True)
     assert json.loads(json.dumps(answer))["choices"] == answer["choices"]
@@ -77,7 +76,6 @@ def test_numbers_may_be_numpys(open_llama, tiny_ascii):
 
 @pytest.mark.parametrize("token", [-1, 10**9])
 def test_a_prompt_of_unknown_ids_is_refused(open_llama, tiny_ascii, token):
-    """It is the caller's mistake, not a fault in pyspec."""
     with pytest.raises(InputError, match=f"{token} is not a token id"):
         open_llama(tiny_ascii).create_completion([70, token])
 

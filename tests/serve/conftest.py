@@ -38,7 +38,6 @@ class Rounds:
             self._changed.notify_all()
 
     def take(self):
-        """Waits for one."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._left > 0, DEADLINE_S)
             self._left -= 1
@@ -115,7 +114,6 @@ def chromium(tmp_path_factory):
 
 @pytest.fixture
 def browser(chromium):
-    """Opens a page; it is closed after the test."""
     opened = []
 
     def open_(url):

@@ -54,12 +54,10 @@ def test_a_schema_by_other_servers_names(serve, asked):
     ],
 )
 def test_answers_that_are_no_json(serve, asked):
-    """By vLLM's names, as a format, and as llama.cpp's grammar however it is laid out."""
     assert set(said(serve(), max_tokens=100, **asked)) <= {"a", "b"}
 
 
 def record_of(**options):
-    """What a chat's body asks for."""
     (record,) = decoded(ChatBody, body(**options)).records("a")
     return record
 
@@ -85,7 +83,6 @@ def test_what_the_model_refused_is_a_part_of_the_history(said):
 
 @pytest.mark.parametrize("given", [str, lambda text: [{"type": "text", "text": text}]])
 def test_a_predicted_answer_is_drafted(serve, given):
-    """From its first token on; where it is another's words, the answer stays the same."""
     server = serve(length="fixed:8")
 
     def answer(user, predicted=None):
@@ -138,7 +135,6 @@ PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/pn
 
 
 def messages(path="/v1/messages", **body):
-    """A request's body for Anthropic's interface, and where it goes."""
     return json.dumps({"model": "tiny", "max_tokens": 4, **body}).encode(), path
 
 
@@ -225,7 +221,6 @@ def test_a_picture_is_refused_by_the_name_of_what_sees_it(kind, body):
 
 
 def texts(kind, **body):
-    """What the turns of a body's record say."""
     (record,) = records_of(decoded(kind, msgspec.json.encode(body)), "a")
     return [turn["content"] for turn in standard(record.messages)]
 

@@ -148,7 +148,6 @@ SETTINGS = {name.split(".")[0] for name in INSIDE}
 
 
 def method_of(where, name):
-    """A method of a client's; it skips where the client installed here is too old to have it."""
     try:
         found = import_module(where)
         for part in name.split("."):
@@ -182,7 +181,6 @@ def keys_in(hint):
 
 
 def settings_in(module):
-    """Fields of a request's types that are objects of settings, with their members, as dotted names."""
     found = set()
     for name, each in vars(import_module(module)).items():
         if "Params" not in name or not hasattr(each, "__required_keys__"):
@@ -275,7 +273,6 @@ def records(kind, **asked):
 
 
 def setting(field):
-    """A body with the sample of a field, which may be inside another."""
     outer, _, inner = field.partition(".")
     return {outer: {inner: SAMPLES[field]} if inner else SAMPLES[field]}
 
@@ -359,6 +356,5 @@ def test_the_samplers_of_editors_are_taken_in_their_order():
 
 
 def test_every_refusal_has_its_words():
-    """No field is refused whose reason is not written down, and no reason is left over."""
     assert {field for kind in ASKED for field in kind.refused} == {*UNDONE}
     assert {*REFUSED} < {*UNDONE}

@@ -79,7 +79,6 @@ TOOLS = [
 
 @contextmanager
 def together(server, data, n):
-    """Ask the same n times at once, and find 200 behind it."""
     with ThreadPoolExecutor(n) as pool:
         asked = [pool.submit(post, server, data) for _ in range(n)]
         yield
@@ -156,7 +155,6 @@ def test_rude_requests_are_refused(serve, data, headers, status):
 
 
 def test_schema_that_is_too_deep(serve):
-    """3,000 levels, or a reference to itself, end nobody's process."""
     server = serve()
     deep = {"type": "object"}
     for _ in range(3000):
@@ -177,7 +175,6 @@ def _dumped(deep):
 
 
 def metrics(server):
-    """Each figure by its name and labels, as Prometheus' own parser reads them."""
     from prometheus_client.parser import text_string_to_metric_families
 
     with begun(server, "/metrics") as response:
@@ -201,7 +198,6 @@ def test_metrics_tell_what_was_done(serve):
 
 
 def test_metrics_count_as_usage_does(serve):
-    """The prompt of several choices once; no first token of an answer that has none."""
     server = serve()
     used = [post(server, body(n=3))[1]["usage"], post(server, body(max_tokens=0))[1]["usage"]]
     found = metrics(server)
@@ -228,7 +224,6 @@ def test_metrics_count_answers_that_nobody_waits_for(serve, rounds):
 
 
 def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch, caplog):
-    """One answer fails with 500 and its reason, which the log has, too; and the server goes on."""
     from pyspec.engine.handle import Engine
     from pyspec.errors import NumericError
 

@@ -67,7 +67,6 @@ def test_a_text_is_answered_as_in_a_chat(client, server):
 
 
 def test_blocks_are_the_messages_of_a_chat(client, server):
-    """System text, thoughts, calls, their results and what is said beside them make the prompt that messages make."""
     messages = [
         {"role": "system", "content": "You add.\nBe short."},
         *scripted.ADDED,
@@ -150,7 +149,6 @@ def test_a_tool_that_must_be_used(client, choice):
 
 
 def test_events_come_in_the_order_that_clients_need(client, script_all):
-    """Each block begins, grows and ends, and the client's own helper makes the whole of them."""
     given = asked(says="<think>Hm.</think>\n\nYes. " + scripted.CALL, tools=[TOOL])
     whole = client.messages.create(**given)
     with client.messages.stream(**given) as stream:
@@ -232,7 +230,6 @@ def test_a_document_of_text_is_read(source):
 
 
 def test_a_format_by_the_name_that_betas_had(client):
-    """It shapes the answer, and is no part of what is counted."""
     form = {"type": "json_schema", "schema": scripted.DIGIT}
     record = record_of(output_format=form)
     assert record.language == record_of(output_config={"format": form}).language is not None
@@ -287,7 +284,6 @@ BEGUN = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "I 
 
 
 def test_an_answer_goes_on_where_it_was_begun(client, server):
-    """What comes stands behind the last message, its white space too; a chat's does so alike, and it is counted."""
     prompt = scripted.prompt("go") + "I said: "
     data = json.dumps({"prompt": prompt, "max_tokens": 16}).encode()
     text = post(server, data, "/v1/completions")[1]["choices"][0]["text"]

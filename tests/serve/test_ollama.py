@@ -19,7 +19,6 @@ def lines(server, path, **body):
 
 
 def openai(server, **body):
-    """The message of OpenAI's API."""
     told = ask(server, "/v1/chat/completions", messages=TURN, **body)
     return told["choices"][0]["message"], told["usage"]
 

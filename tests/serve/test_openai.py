@@ -48,7 +48,6 @@ def test_chat(client):
 
 
 def test_stream_is_the_whole_in_pieces(client):
-    """The same text, one role, one finish_reason, usage where it was asked for, and the block at the end."""
     whole = chat(client)
     chunks = list(chat(client, stream=True, stream_options={"include_usage": True}))
     deltas = [c.choices[0].delta for c in chunks if c.choices]
@@ -72,7 +71,6 @@ def test_completions(client):
 
 
 def test_choices_differ_by_seed(client):
-    """N answers of one prompt, which counts once; the same seed gives the same again."""
     options = {"n": 3, "temperature": 1.5, "seed": 7, "max_tokens": 12}
     first, second = chat(client, **options), chat(client, **options)
     texts = [choice.message.content for choice in first.choices]
@@ -115,7 +113,6 @@ def test_stop_strings(client):
 
 
 def test_logprobs(client):
-    """One entry a token, the greedy one the likeliest, streamed or not, and in completions."""
     told = chat(client, logprobs=True, top_logprobs=3, max_tokens=6).choices[0].logprobs.content
     assert len(told) == 6
     assert all(len(entry.top_logprobs) == 3 for entry in told)
@@ -157,7 +154,6 @@ JOINED = "a👩‍👧é👍🏽."
 
 
 def test_characters_over_several_tokens_come_whole(real):
-    """Joined emoji too, in streams as in whole answers; each token's bytes are its own."""
     how = {"extra_body": {"grammar": f'root ::= "{JOINED}"'}, "logprobs": True, "max_tokens": 64}
     whole = chat(real, **how).choices[0]
     chunks = [c.choices[0] for c in chat(real, **how, stream=True) if c.choices]
@@ -197,7 +193,6 @@ def test_many_clients_at_once(client, server):
 
 
 def test_speculation_by_request(client):
-    """Off, strict or by margin, in the request; details of each token where they are asked for."""
     text = "abcabcabcabc " * 8
     off = chat(client, text, extra_body={"speculation": {"enabled": False}})
     on = chat(client, text, extra_body={"speculation": {"tokens": True}})
@@ -247,7 +242,6 @@ def test_an_address_without_v1_means_the_same(server, base):
 
 
 def test_a_servers_own_seed_is_for_requests_without_one(serve):
-    """As `serve --seed` promises; a request's seed goes before it."""
     settings = Settings(Sampling(temperature=1.5, seed=42), max_tokens=12)
     server = serve(settings=settings)
 
@@ -274,7 +268,6 @@ def test_a_split_character_counts_once() -> None:
 
 @given(ids=st.lists(st.integers(0, 5)), cut=st.integers(0, 20))
 def test_a_stream_has_the_offsets_of_the_whole(ids: list[int], cut: int) -> None:
-    """They do not begin anew in each chunk, and never go back."""
     streamed = writer()
     found = [streamed.write(likely(part))["text_offset"] for part in (ids[:cut], ids[cut:])]
     whole = writer().write(likely(ids))["text_offset"]
@@ -283,7 +276,6 @@ def test_a_stream_has_the_offsets_of_the_whole(ids: list[int], cut: int) -> None
 
 
 def test_of_two_tokens_of_one_text_the_likelier_is_told() -> None:
-    """Whichever comes first, and halves of characters are told apart by their bytes."""
     top = [(5, -0.5), (0, -3.0), (1, -4.0), (2, -5.0)]
     told = writer().write(likely([5], top))
     assert told["top_logprobs"] == [{"a": -0.5, "bytes:\\xe2": -4.0, "bytes:\\x98\\x83": -5.0}]

@@ -25,7 +25,6 @@ def health(server):
 
 
 def drain(server, seconds):
-    """Begin the server's end; the future of it."""
     fleet = server.app.state.fleet
     return asyncio.run_coroutine_threadsafe(fleet.drain(seconds), fleet.default._loop)
 
@@ -44,7 +43,6 @@ DOORS = {
 
 
 def reasons(response):
-    """Why a stream's answer ended, and its last line."""
     lines = [line[6:] for line in response.read().decode().split("\n\n") if line]
     chunks = [json.loads(line) for line in lines[:-1]]
     return [c["choices"][0]["finish_reason"] for c in chunks][-1], lines[-1]
@@ -154,7 +152,6 @@ def test_what_an_engine_that_hangs_uses_is_not_freed(monkeypatch):
 
 
 def test_an_idle_engine_does_not_hang(held):
-    """However long nobody asked; the time of the first answer counts from its coming."""
     server, _, passes = held
     passes(1e6)
     assert health(server) == (200, "ok")
@@ -212,7 +209,6 @@ NEVER_ENDS = {"logit_bias": {"2": -100}}
 
 
 def test_what_runs_may_end(serve):
-    """It is finished, while what comes is refused and /health says so."""
     server = serve(n_ctx=4096, draft="none")
     assert health(server) == (200, "ok")
     with streamed(server, max_tokens=300, **NEVER_ENDS) as response:
@@ -238,7 +234,6 @@ def test_what_runs_may_end(serve):
     ],
 )  # fmt: skip
 def test_what_takes_longer_is_cut_and_says_so(serve, rounds, path, asked, end):
-    """Each stream ends, in its interface's words, as one that came to its limit, not with the connection."""
     server = serve(n_ctx=4096, draft="none")
     service = server.app.state.fleet.default
     asked = json.dumps({**DOORS[path][0], **asked, "max_tokens": 4000, **NEVER_ENDS, "stream": True})  # fmt: skip
@@ -260,7 +255,6 @@ def lines():
 
 
 def test_a_line_of_each_request(serve, lines):
-    """Its status, tokens and times, and nothing that was said; nothing of health checks."""
     server = serve(log=lines.append)
     post(server, body("a secret", max_tokens=5))
     post(server, b"{}", "/v1/messages")
@@ -281,7 +275,6 @@ def test_a_line_of_each_request(serve, lines):
 
 
 def test_a_request_is_told_in_words(serve):
-    """With its model, tokens and time; never its text."""
     lines = []
     server = serve(log=lines.append)
     post(server, body("hello", max_tokens=3))

@@ -26,7 +26,6 @@ DONE = "document.querySelectorAll('.assistant[data-done]').length"
 
 
 def test_page_answers_and_shows_where_tokens_came_from(serve, browser):
-    """A chat of two turns: spans by source with a title each, speed and acceptance, all from the server's own files."""
     server = serve()
     tab = browser(server.url)
     tab.until("document.getElementById('model')?.textContent.startsWith('tiny')")
@@ -49,7 +48,6 @@ def test_page_answers_and_shows_where_tokens_came_from(serve, browser):
 
 
 def test_relaxed_tokens_say_their_gap(serve, browser):
-    """Coloured, with what the target preferred and by how much, as the server counted them."""
     server = serve()
     tab = browser(server.url)
     tab.evaluate(
@@ -65,7 +63,6 @@ def test_relaxed_tokens_say_their_gap(serve, browser):
 
 
 def test_a_stopped_answer_says_so_and_goes_on(serve, rounds, browser):
-    """By a button that frees the sequence; by another it goes on from where it was. A new message takes its place."""
     server = serve(draft="none", n_ctx=4096)
     tab = browser(server.url)
     rounds.allow(20)
@@ -97,7 +94,6 @@ def test_an_answer_is_as_long_as_fits_unless_a_limit_is_set(serve, browser):
 
 
 def test_one_of_several_models_is_chosen(serve, browser, tiny_ascii):
-    """In a list that a single model needs none of; the answer is that model's, and the choice stays over a reload."""
     others = OtherModels(lambda: ["tiny", "second"], lambda _name: loaded(tiny_ascii), 2)
     server = serve(others=others)
     tab = browser(server.url)
@@ -125,7 +121,6 @@ def loaded(path):
 
 
 def test_a_single_model_needs_no_choice(serve, browser):
-    """Nor a name; with a key it is told once the key is there."""
     tab = browser(serve(key="secret").url)
     assert tab.evaluate("[$('which').hidden, 'model' in JSON.parse(request([]))]") == [True, False]
     tab.evaluate("$('key').value = 'secret', $('key').dispatchEvent(new Event('change')), 0")
@@ -144,12 +139,10 @@ def test_errors_are_shown(serve, browser):
 
 
 def shown(tab):
-    """Questions and answers on the page, in order."""
     return tab.evaluate("[...document.querySelectorAll('.turn')].map(t => t.textContent.trim())")
 
 
 def test_a_failed_turn_leaves_the_chat_usable(serve, browser):
-    """A message that is too long is told so, is no part of what follows, and can be edited into one that fits."""
     tab = browser(serve(n_ctx=256).url)
     tab.evaluate("$('most').value = 8")
     say(tab, "a " * 400)
@@ -168,7 +161,6 @@ def test_a_failed_turn_leaves_the_chat_usable(serve, browser):
 
 
 def test_what_is_wrong_is_said_in_a_sentence(serve, browser):
-    """Whatever stands between the page and the server, and where nobody is there at all."""
     tab = browser(serve().url)
     wrong = {
         "Promise.resolve(new Response('<html>', {status: 502, statusText: 'Bad Gateway'}))": "502",
@@ -186,7 +178,6 @@ def test_what_is_wrong_is_said_in_a_sentence(serve, browser):
 
 
 def test_a_chat_stays_over_a_reload(serve, browser):
-    """Turns, colours and settings do, the key does not; a new chat is empty, also after a reload."""
     server = serve()
     tab = browser(server.url)
     tab.evaluate("$('system').value = 'ab', $('key').value = 'secret', $('temperature').value = 0")
@@ -210,7 +201,6 @@ def test_a_chat_stays_over_a_reload(serve, browser):
 
 
 def test_an_answer_can_be_asked_for_anew(serve, browser):
-    """What came behind it goes; at temperature 0 it is the same answer."""
     tab = browser(serve().url)
     tab.evaluate("$('temperature').value = 0")
     for n, text in enumerate(("ab", "cd"), 1):
@@ -249,7 +239,6 @@ MARKDOWN = {
 
 
 def test_markdown_becomes_nodes_and_nothing_else(serve, browser):
-    """What Markdown says; tags and scripts stay text, links go to the web alone."""
     tab = browser(serve().url)
     for source, wanted in MARKDOWN.items():
         tab.evaluate(f"turns = [{{...fresh('q'), content: {json.dumps(source)}}}], showAll()")
@@ -275,7 +264,6 @@ def test_markdown_becomes_nodes_and_nothing_else(serve, browser):
 
 
 def test_tokens_keep_their_colours_in_markdown(serve, browser):
-    """Each stretch of text stands in a span of the token that said it, cut where Markdown cuts it."""
     tab = browser(serve().url)
     said = [
         ("a *", "target"),

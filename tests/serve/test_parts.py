@@ -36,7 +36,6 @@ LEANING = {"gpt-oss": "c", "reasoning": "o"}
 
 @pytest.fixture
 def client_of(serve, tmp_path):
-    """Makes a client of a server whose model's template has these marks."""
     opened = []
 
     def client_of_(*marks, **options):
@@ -56,7 +55,6 @@ def ask(client, **options):
 
 
 def test_reasoning_is_a_field_of_its_own(client_of):
-    """Whole and streamed alike, in the order in which it comes; what is cut inside says so."""
     client = client_of("<think>")
     said = {"extra_body": {"grammar": scripted.script(SAID)}}
     message = ask(client, **said).choices[0].message
@@ -80,7 +78,6 @@ def test_stop_strings_end_the_content(client_of):
 
 
 def test_a_prompt_may_begin_or_end_reasoning(client_of):
-    """Then the answer begins inside it or behind it, and the client may choose."""
     client = client_of(behind=scripted.THINKS)
     inside = ask(client, extra_body={"grammar": scripted.script("Hm.</think>Yes.")}).choices[0]
     assert (inside.message.reasoning_content, inside.message.content) == ("Hm.", "Yes.")
@@ -128,7 +125,6 @@ def test_a_call_that_must_be_made(client_of, family):
 
 
 def test_two_calls_of_one_answer(client_of, script_all):
-    """Each with an id and an index of its own, streamed one behind the other; their results go back in one request."""
     client = client_of("<tool_call>")
     given = [{"n": 1, "ok": True}, {"n": 2, "ok": False}]
     calls = [json.dumps({"name": "add", "arguments": each}) for each in given]
@@ -188,7 +184,6 @@ ODD = {
 
 @pytest.mark.parametrize("marks", [["<think>"], ["<tool_call>"], ["<think>", "<tool_call>"]])
 def test_any_object_beside_reasoning_and_tools(client_of, marks):
-    """Whole, streamed and as a response; it was a 500."""
     client, tools = client_of(*marks), [TOOL] if "<tool_call>" in marks else []
     how = {**ANY, **({"tools": tools} if tools else {})}
     whole = ask(client, **how).choices[0].message.content
@@ -208,7 +203,6 @@ def test_any_object_beside_reasoning_and_tools(client_of, marks):
     [{}, {"tool_choice": "required"}, {"logit_bias": scripted.leaning("<"), "seed": 1}],
 )
 def test_a_call_follows_a_pattern_of_its_tool(client_of, asked):
-    """Forced, or begun by the model itself."""
     tool = {"type": "function", "function": {"name": "f", "parameters": ODD}}
     client = client_of("<tool_call>")
     message = ask(client, tools=[tool], parallel_tool_calls=False, **asked).choices[0].message

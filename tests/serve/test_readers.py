@@ -84,7 +84,6 @@ def test_chunks_are_alike_but_for_their_texts(serve):
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("abrupt", [True, False])
 def test_answer_ends_when_its_client_goes(serve, rounds, stream, abrupt):
-    """Closed or reset: the sequence is free at once, and its tokens are not made for nobody."""
     server = serve(draft="none", n_ctx=4096, parallel=1)
     connection = raw(server, body(stream=stream, max_tokens=4000))
     wait(lambda: server.batch.load[0] > 0)
@@ -131,7 +130,6 @@ def test_those_who_leave_the_queue_end_no_answer_but_their_own(serve, rounds):
 
 
 def test_slow_reader_holds_up_nobody(serve):
-    """While one reads nothing at all, others are answered, and its answer is made to the end."""
     server = serve(draft="none", parallel=2, send_buffer=1)
     stuck = raw(
         server, body(stream=True, max_tokens=900, logprobs=True, top_logprobs=20), SO_RCVBUF=1
@@ -258,7 +256,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("path", DOORS)
 def test_what_is_refused_that_late_is_told_in_the_stream(serve, held, path):
-    """In the form of its interface, with the sentence that would have been its body."""
     server = serve(ping=0.05)
     with begin(server, path, temperature=-1) as response:
         held.set()

@@ -238,7 +238,6 @@ CANNOT = {
 
 @pytest.mark.parametrize(("path", "odd"), [(path, odd) for path in CANNOT for odd in CANNOT[path]])
 def test_what_cannot_be_done_is_refused(server, path, odd):
-    """400 with a sentence, in the form of its API."""
     asked = {"input": "go"} if path == "/v1/responses" else SAID
     status, told = post(server, json.dumps({**asked, **odd}).encode(), path)
     assert (status, told["error"]["type"]) == (400, "invalid_request_error")

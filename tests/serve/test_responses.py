@@ -50,7 +50,6 @@ def test_a_text_is_answered_as_in_a_chat(client):
 
 
 def test_items_are_the_messages_of_a_chat(client):
-    """Instructions, turns, thoughts, calls and their results make the prompt that messages make."""
     items = [
         {"role": "developer", "content": "Be short."},
         {"role": "user", "content": [{"type": "input_text", "text": "one and one?"}]},
@@ -92,7 +91,6 @@ def test_reasoning_is_an_item_of_its_own(client):
 
 
 def test_a_call_is_an_item(client):
-    """With arguments of the schema and an id that its output names; the tools are told back."""
     tools = [TOOL, {"type": "web_search"}]
     answer = ask(client, tools=tools, tool_choice="required", parallel_tool_calls=False)
     (call,) = answer.output
@@ -116,7 +114,6 @@ def test_text_of_a_schema(serve):
 
 
 def test_events_come_in_the_order_that_clients_need(client, script_all):
-    """Each item and part begins, grows and ends, numbered, and the last event has the whole."""
     says = "<think>Hm.</think>\n\nYes. " + scripted.CALL
     events = list(ask(client, tools=[TOOL], says=says, stream=True))
     assert [e.sequence_number for e in events] == list(range(len(events)))
@@ -144,7 +141,6 @@ def test_events_come_in_the_order_that_clients_need(client, script_all):
 
 
 def test_the_clients_own_stream(client, script_all):
-    """Its helper, which keeps the whole as it grows, and parses it."""
     with client.responses.stream(
         model="tiny",
         input="go",

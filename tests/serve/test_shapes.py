@@ -87,7 +87,6 @@ def url(serve_all: Any, smollm2: str) -> str:
 
 
 def by_openai(url: str, shape: type[Any]) -> Any:
-    """As the SDK does it."""
     import openai
 
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
