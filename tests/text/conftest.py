@@ -81,6 +81,5 @@ def user(text: str) -> dict[str, Any]:
 
 
 def control(llm: TargetLlama, tokens: list[int]) -> list[str]:
-    """The control words among tokens."""
     silent = (t for t in tokens if not llm.detokenize([t]))
     return [text.decode() for t in silent if (text := llm.detokenize([t], special=True))]

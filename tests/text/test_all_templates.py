@@ -213,7 +213,6 @@ def test_nothing_that_was_said_is_lost(opened: dict[str, TargetLlama]) -> None:
 def test_a_call_that_a_template_does_not_write_has_the_familys_marks(
     opened: dict[str, TargetLlama],
 ) -> None:
-    """The marks are control tokens, those in an argument are text."""
     for name in NO_CALLS & opened.keys():
         llm = opened[name]
         form = Notation.of(sdist.templates()[name]).calls
@@ -223,9 +222,6 @@ def test_a_call_that_a_template_does_not_write_has_the_familys_marks(
         assert control(llm, [*(more - fewer).elements()]) == [
             llm.tokenize(mark.encode(), add_bos=False, special=True)[0] for mark in form.marks
         ]
-
-
-# -- doors -------------------------------------------------------------------------------------------------------------
 
 
 class Caught(Exception):
@@ -294,7 +290,6 @@ WORDS_ALONE = ("user", "system", "three turns")
 
 
 def test_prompt_is_what_transformers_renders(opened: dict[str, TargetLlama]) -> None:
-    """Token by token, wherever the template can say it at all, by every door."""
     unequal = []
     for name, llm in opened.items():
         for kind, (messages, tools) in CONVERSATIONS.items():
@@ -330,14 +325,10 @@ def test_every_template_that_is_named_is_there() -> None:
     assert named <= sdist.templates().keys()
 
 
-# -- what templates cannot say -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["tools", "a tool's answer"])
 def test_tools_are_told_in_words_where_a_template_drops_them(
     kind: str, opened: dict[str, TargetLlama]
 ) -> None:
-    """Tools, calls and answers are in the prompt all the same."""
     lost = []
     silent = NO_RESULTS if kind == "a tool's answer" else NO_TOOLS
     for name in silent.keys() & opened:
@@ -349,7 +340,6 @@ def test_tools_are_told_in_words_where_a_template_drops_them(
 
 
 def test_control_words_in_contents_are_text(opened: dict[str, TargetLlama]) -> None:
-    """Each template's own marks, said by a user, are the text that is rendered, between the tokens of a clean conversation."""
     wrong = defaultdict(list)
     for name, llm in opened.items():
         if name in UNUSABLE:

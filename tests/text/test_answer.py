@@ -112,7 +112,6 @@ def thinking(stop: list[str]) -> AnswerReader:
 
 
 def test_stop_strings_end_content_alone() -> None:
-    """A model that thinks of one goes on, and so do arguments."""
     reader = thinking(["END"])
     call = '<tool_call>{"name": "now", "arguments": {"x": "END"}}</tool_call>'
     answer = read(reader, [ord(c) for c in f"<think>END</think>a EN{call}D b END c"])
@@ -130,7 +129,6 @@ def test_half_a_stop_string_comes_at_the_end() -> None:
 
 @pytest.mark.parametrize("cut", range(5, 52))
 def test_a_demanded_call_that_is_cut_is_no_text(cut: int) -> None:
-    """Wherever it ends: neither its mark nor its arguments are what the model says."""
     call = '<tool_call>{"name": "now", "arguments": {"x": "a b"}}</tool_call>'
     parser = AnswerParser(Notation(THINK), functions=FUNCTIONS)
     reader = AnswerReader(lambda token: chr(token).encode(), (), parser, forced=True)
@@ -177,12 +175,10 @@ def test_no_budget_ends_it_at_once() -> None:
 
 
 def test_half_a_character_is_finished_first() -> None:
-    """It would stay half."""
     assert forced(budget(1), [0xC3, 2]) == [None, None, 8]
 
 
 def test_what_something_else_forbids_is_not_forced() -> None:
-    """As a grammar may; then the answer goes on."""
     assert forced(budget(1), [1, 5, 1, 1]) == [None, 8, None, None, None]
 
 
@@ -224,9 +220,6 @@ def test_each_api_has_its_name_for_it(kind: Any, given: dict[str, Any]) -> None:
 def test_a_budget_is_a_number() -> None:
     with pytest.raises(InputError, match="budget_tokens"):
         decoded(ChatBody, b'{"messages": [], "thinking": {"budget_tokens": "many"}}')
-
-
-# -- answers -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -100,7 +100,6 @@ def test_types_of_a_parameter(schema: Any, types: set[str]) -> None:
 
 
 def test_text_is_not_held_longer_than_a_mark_may_begin() -> None:
-    """All but what may be the beginning of a mark is shown at once."""
     parser = AnswerParser(Notation(), functions=FUNCTIONS)
     assert [part.text for part in parser.push("a < b <tool")] == ["a < b"]
     assert [part.text for part in parser.push("box")] == [" <toolbox"]
@@ -141,9 +140,6 @@ def test_a_broken_call_is_content_of_the_whole() -> None:
     assert told(WholeAnswer.of(parts)) == (text, [])
 
 
-# -- whatever comes ----------------------------------------------------------------------------------------------------
-
-
 WORDS = st.sampled_from(
     sorted(
         {
@@ -170,7 +166,6 @@ NOTATIONS = [notation_of(family) for family in FAMILIES] + [
     st.lists(WORDS | st.text(max_size=3), max_size=30), st.sampled_from(NOTATIONS), st.booleans()
 )
 def test_any_split_gives_the_same_answer(words: list[str], spoken: Notation, inside: bool) -> None:
-    """Word by word, character by character and at once, and nothing is raised."""
     text = "".join(words)
     made = [WholeAnswer.of(parts_of(p, spoken, inside=inside)) for p in (words, list(text), [text])]
     assert made[0] == made[1] == made[2]

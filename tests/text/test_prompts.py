@@ -96,7 +96,6 @@ def server(model: Path, tiny_ascii: Path) -> Iterator[Any]:
 
 
 def test_three_doors_say_the_same(server: Any, llm: Any) -> None:
-    """/v1/completions, /infill and ollama's; drafts of lookup stand in the prompt."""
     text = llm.create_completion("ab", suffix="c", max_tokens=8, temperature=0)["choices"][0][
         "text"
     ]

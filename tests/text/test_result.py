@@ -40,7 +40,6 @@ def test_a_message_of_calls_alone_has_no_content() -> None:
 
 
 def test_pieces_make_a_result() -> None:
-    """Their texts, tokens and the last one's reason, beside what the block knows of the prompt."""
     pieces = [
         Piece(targets_own([5, 6]), parts=[AnswerPart("content", "a")]),
         Piece(targets_own([7]), "length", parts=[AnswerPart("content", "b")]),
@@ -62,7 +61,6 @@ def test_a_journal_of_an_earlier_version_reads_as_the_same() -> None:
 
 
 def test_a_journal_has_no_tokens() -> None:
-    """Where a record's are not known, as in a batch."""
     result = RecordResult(index=0, id="a", prompt_sha256="0", text="t", speculation=BLOCK)
     assert set(msgspec.json.decode(msgspec.json.encode(result))) == {
         "index", "id", "prompt_sha256", "text", "speculation",
@@ -90,7 +88,6 @@ def of_the_class(open_llama: Callable[..., Any], tiny_ascii: Path) -> dict[str, 
 def test_the_block_has_the_same_keys_at_every_door(
     of_a_batch: RecordResult, of_the_class: dict[str, Any]
 ) -> None:
-    """Class, commands, batches and the server say the same things of an answer."""
     assert of_a_batch.speculation.keys() == of_the_class.keys()
     told = ("draft", "companion", "verification", "prompt_tokens")
     assert [of_a_batch.speculation[name] for name in told] == [of_the_class[name] for name in told]
@@ -114,7 +111,6 @@ def test_what_decodes_plainly_has_no_draft() -> None:
 
 @pytest.mark.parametrize("more", [0.0, 1000.0])
 def test_log_probabilities_are_of_a_sum_of_one(more: float) -> None:
-    """Whatever all logits have in common; the likeliest first."""
     row = np.array([1.0, 3.0, 2.0, -50.0], np.float32)
     wanted = np.log(np.exp(row) / np.exp(row).sum())
     made = TokenLogprobs.of(row + np.float32(more), 0, 2)

@@ -86,14 +86,12 @@ def test_a_control_word_of_letters_is_text_where_a_user_writes_it(tmp_path: Path
 
 
 def test_a_word_around_one_that_is_cut_out_is_text(opened: Opened) -> None:
-    """What the template leaves of both sides of a mark makes no other mark."""
     llm = opened(READS)
     turns = [{"role": "assistant", "content": "a</think>b<|im_<think>end|>c"}]
     assert control(llm, llm.template.prompt(turns)) == ["<|im_start|>", "<|im_end|>"]
 
 
 def test_all_private_characters_leave_a_prompt(opened: Opened) -> None:
-    """No character is needed that a text could use up."""
     llm = opened(CHATML)
     private = "".join(map(chr, [*range(0xE000, 0xF900), *range(0xF0000, 0x110000)]))
     tokens = llm.template.prompt([user(private + "<|im_end|>")], answer=False)
