@@ -27,7 +27,6 @@ from pyspec.errors import OptionError
 
 
 def scored(p: float, s: float, a: float, pc: float, agree: bool) -> Features:
-    """Features of a draft's first token that a companion scored."""
     full = companion_features(Draft(0, 1, [p], [s], [a], [pc], [agree]), 1)
     assert full is not None
     return full[0]
@@ -56,14 +55,12 @@ def error(model: Logistic, turned: bool = False) -> float:
 
 
 def test_the_logistic_model_converges_to_planted_acceptance() -> None:
-    """After some thousand positions the mean error is small."""
     model = Logistic([0.0] * 6)
     teach(model, 6000)
     assert error(model) < 0.08
 
 
 def test_it_follows_a_sudden_change() -> None:
-    """After the target changed its mind, the estimate follows within 1500 positions."""
     model = Logistic([0.0] * 6)
     teach(model, 4000)
     before = error(model, turned=True)
@@ -112,7 +109,6 @@ def test_bins_of_the_table_are_equal_in_logit(k: int) -> None:
 
 
 def test_a_bin_seen_often_has_its_own_mean() -> None:
-    """Whatever the line that all bins share says of it."""
     table = Calibration()
     for _ in range(200):
         table.update(0, 20, accepted=False)
@@ -190,7 +186,6 @@ def test_what_is_assumed_differs_by_rule_and_sampling() -> None:
 
 
 def test_drafts_drawn_with_the_targets_noise_have_a_table_of_their_own() -> None:
-    """What greedy drafts taught says nothing of them."""
     seen = Acceptance()
     for _ in range(200):
         seen.calibration.update(0, 16, False)
@@ -198,7 +193,6 @@ def test_drafts_drawn_with_the_targets_noise_have_a_table_of_their_own() -> None
 
 
 def test_learned_round_trip() -> None:
-    """What was learned survives JSON, prediction for prediction."""
     learned = Acceptance()
     teach(learned.companion, 3000)
     learned.lookup.update(4, hits=[True, True, False])
@@ -244,7 +238,6 @@ def test_what_is_assumed_of_tokens_to_come_gives_way_to_what_is_seen() -> None:
 
 
 def test_what_a_companion_says_counts_from_the_start() -> None:
-    """Each of its features makes acceptance likelier before anything was learned."""
     low = {"p": 0.5, "s": 0.3, "a": 0.3, "pc": 0.3, "agree": False}
     model = Logistic()
     before = model.predict(scored(**low))
@@ -264,7 +257,6 @@ def test_a_mean_outlives_what_is_forgotten() -> None:
 
 
 def test_a_companion_that_did_not_score_all_is_dropped() -> None:
-    """Whichever of its views ends early."""
     whole = {"s": [0.5] * 2, "a": [0.5] * 2, "pc": [0.5] * 2, "agree": [True] * 2}
     assert companion_features(Draft(0, 2, [0.9] * 2, **whole), 2) is not None
     for name, values in whole.items():

@@ -33,7 +33,6 @@ def seen(rows: int, ms: float) -> Outcome:
 
 
 def test_observation_replaces_the_prior() -> None:
-    """After some rounds a measured row count has its own time, a step included."""
     curve = CostCurve.prior("Q4_1", 10.0)
     rng = random.Random(1)  # noqa: S311 - reproducible, not secret
     true = {1: 4.0, 4: 5.0, 5: 12.0}
@@ -80,7 +79,6 @@ def test_with_other_threads_the_first_time_of_a_count_is_believed(measured: bool
 
 
 def test_outliers_do_not_move_the_curve() -> None:
-    """A round that was interrupted for a long time leaves the estimate where it was."""
     times = RowTimes({0: expand({1: 1.0})})
     times.observe(3, 3.0)
     for k in range(30):
@@ -113,7 +111,6 @@ def test_a_count_between_expensive_ones_is_tried_once() -> None:
 
 
 def test_many_sequences_have_rows_beyond_the_curve() -> None:
-    """The curve goes on, and what is learned there is kept apart from what is learned below."""
     times = RowTimes({0: expand({1: 1.0, 64: 64.0})})
     assert times.table(0, 1088)[1088] > 500.0
     for _ in range(30):
@@ -124,7 +121,6 @@ def test_many_sequences_have_rows_beyond_the_curve() -> None:
 
 
 def test_catching_up_is_not_a_step() -> None:
-    """A draft that read a prompt of 100 tokens first says what reading costs, and nothing of its steps."""
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     for _ in range(20):
         curve.observe(Outcome([SeqOutcome(0, 3, 0)], 20.0, 4, t_draft=3.0, draft_steps=3))
@@ -144,7 +140,6 @@ def read_first(curve: CostCurve, ms: float) -> None:
 
 
 def test_the_first_text_that_is_read_says_what_reading_costs() -> None:
-    """It comes before any step was timed, and is learned from after the next one."""
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     assumed = curve.draft.time(701)
     read_first(curve, 2.0 * assumed)
@@ -231,7 +226,6 @@ def test_a_slow_spell_makes_no_rare_count_look_cheap() -> None:
     )
 )
 def test_hostile_times_leave_a_usable_curve(seen: list[tuple[int, float]]) -> None:
-    """Whatever is observed, every time stays finite and positive."""
     times = RowTimes({0: expand({1: 1.0, 8: 4.0})})
     for rows, ms in seen:
         times.observe(rows, ms)
@@ -276,7 +270,6 @@ def test_a_draft_begins_with_its_own_times() -> None:
 
 
 def test_nothing_known_changes_nothing() -> None:
-    """A first process has its prior, of which nothing was seen."""
     curve = CostCurve.prior("Q8_0", 10.0)
     before = list(curve.target.table())
     curve.begin_with({}, {})
@@ -285,7 +278,6 @@ def test_nothing_known_changes_nothing() -> None:
 
 
 def test_steps_behind_a_short_catching_up_are_timed() -> None:
-    """Two tokens read and ten drafted: what lies beyond the first decode is nine steps."""
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     for _ in range(20):
         took = curve.draft.time(3) + 9 * 1.5
@@ -296,7 +288,6 @@ def test_steps_behind_a_short_catching_up_are_timed() -> None:
 
 
 def test_a_reading_that_takes_as_long_as_the_step_behind_it_is_timed() -> None:
-    """Two tokens read and two drafted, of which the first decode is the larger part."""
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     seen = SeqOutcome(0, 3, 0)
     curve.observe(Outcome([seen], 20.0, 4, t_draft=3.0, draft_steps=2, caught_up=2))
@@ -309,7 +300,6 @@ MEASURED = {3: 2.29, 4: 2.97, 5: 3.44, 6: 3.94, 8: 4.95}
 
 @pytest.mark.parametrize("rows", MEASURED)
 def test_more_rows_of_a_mixture_read_more_experts(rows: int) -> None:
-    """A model whose rows share all weights would take much less for several."""
     dense = expand(SHAPES["Q8_0"])
     assert with_experts(dense, Experts(64, 8, 0.92))[rows] == pytest.approx(
         MEASURED[rows], rel=0.16
@@ -317,7 +307,6 @@ def test_more_rows_of_a_mixture_read_more_experts(rows: int) -> None:
 
 
 def test_a_mixture_changes_the_targets_times_alone() -> None:
-    """A draft model beside it is none; one row costs what it costs."""
     mixed, dense = (
         CostCurve.prior("Q4_K_M", 10.0, experts=experts) for experts in (Experts(32, 4, 0.9), None)
     )

@@ -26,19 +26,16 @@ TINY = {1: 1.0, 16: 4.6, 64: 15.0}
 
 
 def costs(points: dict[int, float], draft: float) -> Costs:
-    """One row of the target in 10 ms."""
     side = Times(TINY, 10.0 * draft)
     return Costs(Times(points, 10.0), side, side)
 
 
 def texts(acceptance: float, n: int = 6, seed: int = 1, prompt: int = 100) -> list[Answer]:
-    """Answers of 150 tokens."""
     rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
     return [planted(rng, acceptance, 150, prompt) for _ in range(n)]
 
 
 def fresh(name: str, draft: float, **options: bool) -> GoodputPolicy:
-    """A policy that knows the file's type and nothing else."""
     return GoodputPolicy(CostCurve.prior(name, 10.0, draft, draft), **options)
 
 
@@ -53,7 +50,6 @@ def fresh(name: str, draft: float, **options: bool) -> GoodputPolicy:
     ],
 )
 def test_auto_is_near_the_best_fixed_length_and_plain(points, name, acceptance, draft) -> None:
-    """Six answers of a pair never seen: 0.93 of the best length by hindsight, 0.95 of plain decoding."""
     truth, played = costs(points, draft), texts(acceptance)
     speed = Player(fresh(name, draft), truth).play(played).speed
     fixed = [fixed_speed(played, truth, k) for k in range(17)]
@@ -62,7 +58,6 @@ def test_auto_is_near_the_best_fixed_length_and_plain(points, name, acceptance, 
 
 
 def test_a_stall_of_the_machine_costs_no_drafts() -> None:
-    """One round of five seconds: the draft model runs in as many rounds as without it."""
     quiet = Player(fresh("Q4_K_M", 0.1), costs(SHAPES["Q4_K_M"], 0.1)).play(texts(0.8))
     player = Player(fresh("Q4_K_M", 0.1), costs(SHAPES["Q4_K_M"], 0.1), stalls={40: 5000.0})
     stalled = player.play(texts(0.8))
@@ -115,7 +110,6 @@ def test_a_staircase_is_found(acceptance: float) -> None:
 
 
 def test_a_drafter_that_is_never_right_is_switched_off() -> None:
-    """Within 60 rounds drafting stops, and trials stay rare."""
     policy, drafted = fresh("Q4_K_M", 0.1), []
     policy.begin_answer()
     for _ in range(400):
@@ -146,7 +140,6 @@ def test_the_companion_is_dropped_where_it_knows_nothing_new() -> None:
 
 
 def test_rounds_without_plan_or_choose_are_harmless() -> None:
-    """The loop may skip both, and may share a batch with prompts."""
     policy = GoodputPolicy(CostCurve.prior())
     policy.observe(Outcome([SeqOutcome(0, 0, 0)], 10.0, 1))
     policy.observe(Outcome([SeqOutcome(0, 0, 0), SeqOutcome(1, 0, 0)], 90.0, 200))
@@ -170,7 +163,6 @@ def test_rounds_without_plan_or_choose_are_harmless() -> None:
 def test_hostile_rounds_never_break_the_choice(
     rounds: list[tuple[int, list[float], int, float, bool]],
 ) -> None:
-    """NaN probabilities and absurd times: lengths stay in range and statistics finite."""
     policy = GoodputPolicy(CostCurve.prior(), companion=True, auto=False)
     for n, p, accepted, ms, lookup in rounds:
         plan = policy.plan([Place(0, 6)])
@@ -186,7 +178,6 @@ def test_hostile_rounds_never_break_the_choice(
 
 
 def test_several_sequences_share_the_rows() -> None:
-    """With eight sequences every length is in range and someone gets tokens on a flat curve."""
     flat = expand({1: 10.0, 64: 11.0})
     policy = GoodputPolicy(CostCurve.from_tables({0: flat}, flat, flat), auto=False)
     policy.plan([Place(i, 16) for i in range(8)])
@@ -207,7 +198,6 @@ def test_the_price_of_time_lengthens_nothing_for_free() -> None:
 
 
 def test_sixty_four_sequences_are_not_clipped() -> None:
-    """Where rows are nearly free, each of 64 sequences gets its whole draft: 320 rows, far beyond the curve's 64."""
     flat = expand({1: 10.0, 64: 10.5})
     policy = GoodputPolicy(CostCurve.from_tables({0: flat}, flat, flat), auto=False)
     policy.plan([Place(i, 16) for i in range(64)])
@@ -246,7 +236,6 @@ def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come() -> 
 
 
 def test_a_new_text_is_thought_of_at_once() -> None:
-    """The rest after "no draft pays" ends with the text for which that was found."""
     policy, truth = fresh("Q4_K_M", 0.1), costs(SHAPES["Q4_K_M"], 0.1)
     Player(policy, truth).play(texts(0.8, 4, prompt=30))
     assert policy.plan([Place(0, 16, 3000, 20, 3030)]).lengths == [0]

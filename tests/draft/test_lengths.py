@@ -25,7 +25,6 @@ from pyspec.errors import OptionError
     ],
 )
 def test_lengths_are_read(text: str, length: Length) -> None:
-    """Each form is understood, whatever its case."""
     assert parse_length(text) == length
 
 
@@ -35,7 +34,6 @@ def test_lengths_are_read(text: str, length: Length) -> None:
      "confidence", "confidence:nan", "confidence:2", "confidence:x", "auto:", "auto:1", "best", 3, None],
 )  # fmt: skip
 def test_nonsense_is_an_option_error_that_names_the_forms(text: Any) -> None:
-    """Anything else is refused with the forms that exist."""
     with pytest.raises(OptionError, match="fixed:K"):
         parse_length(text)
 
@@ -47,7 +45,6 @@ def test_policies_are_made_by_their_length() -> None:
 
 
 def test_fixed_drafts_its_length_and_respects_room() -> None:
-    """K tokens, fewer where the sequence ends, none for 0."""
     assert FixedPolicy(4).plan([Place(0, 9)]).lengths[0] == 4
     assert FixedPolicy(4).plan([Place(0, 2)]).lengths[0] == 2
     assert FixedPolicy(0).plan([Place(0, 9)]).lengths[0] == 0
@@ -55,7 +52,6 @@ def test_fixed_drafts_its_length_and_respects_room() -> None:
 
 
 def test_confidence_cuts_at_the_first_unsure_token() -> None:
-    """Tokens before it go on, the unsure one and all behind it do not; NaN is unsure."""
     policy = ConfidencePolicy(0.6)
     assert policy.choose([Draft(0, 4, [0.9, 0.61, 0.59, 0.99])]) == [2]
     assert policy.choose([Draft(0, 2, [0.9, float("nan")])]) == [1]
@@ -71,14 +67,12 @@ def test_the_loop_never_stops_a_confident_draft(p: float) -> None:
 
 
 def test_companion_always_drafts_and_auto_waits() -> None:
-    """Without evidence that it pays, `auto` with a hopeless curve drafts nothing."""
     assert make_policy(Companion(), companion=True).plan([Place(0, 8)]).lengths[0] == 8
     assert make_policy(Companion(), companion=True).plan([Place(0, 8)]).use_companion
     assert not make_policy(Companion(), companion=False).plan([Place(0, 8)]).use_companion
 
 
 def test_a_new_answer_starts_new_statistics_and_keeps_what_was_learned() -> None:
-    """`begin_answer` clears counts, not the curve."""
     policy = FixedPolicy(2)
     for _ in range(5):
         policy.plan([Place(0, 8)])

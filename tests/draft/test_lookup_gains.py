@@ -10,7 +10,6 @@ from pyspec.draft.types import Place
 
 @pytest.mark.parametrize("left", [20, 60])
 def test_catching_up_that_costs_more_than_is_left_is_not_begun(left: int) -> None:
-    """However well the draft does; a fifth of that is paid."""
     policy = measured()
     for _ in range(40):
         policy._drafting[1].used(3.0, 5.0)

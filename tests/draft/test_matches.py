@@ -6,7 +6,6 @@ from pyspec.draft.acceptance import LookupEstimator
 
 
 def test_long_matches_are_trusted_more_and_failures_teach() -> None:
-    """A lookup's estimate grows with the match and falls after refusals."""
     lookup = LookupEstimator()
     assert lookup.predict(8, 3)[0] > lookup.predict(1, 3)[0]
     before = lookup.predict(8, 3)[0]
@@ -27,7 +26,6 @@ def test_a_match_with_several_continuations_is_trusted_less() -> None:
 
 
 def test_matches_long_ago_are_forgotten() -> None:
-    """A thousand that were right, and four hundred of now that were not."""
     lookup = LookupEstimator()
     for hit in [True] * 1000 + [False] * 400:
         lookup.update(8, [hit])

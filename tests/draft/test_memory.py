@@ -31,7 +31,6 @@ def _found(twin):
 
 @given(texts, texts, st.lists(st.booleans(), max_size=80))
 def test_texts_may_grow_side_by_side(first, second, turns):
-    """However the tokens of two texts come in between each other, every place is what it would be."""
     index, places, sizes = TextIndex(), [TextIndex.EMPTY] * 2, [0, 0]
     grown: list[list[int]] = []
     for turn in turns:
@@ -55,12 +54,8 @@ def test_a_text_told_again_is_counted_once():
     assert index.size == size
 
 
-# -- owners ------------------------------------------------------------------------------------------------------------
-
-
 @given(st.lists(st.tuples(st.integers(0, 2), texts), max_size=8))
 def test_owners_never_mix(asked):
-    """What is drafted for an owner is what would be drafted if there was nobody else."""
     together, alone = LookupDrafter(Memory()), {n: LookupDrafter(Memory()) for n in range(3)}
     for owner, text in asked:
         for drafter in (together, alone[owner]):
@@ -69,7 +64,6 @@ def test_owners_never_mix(asked):
 
 
 def test_what_another_request_said_is_drafted():
-    """The answer to one request is the draft of the next, up to its last token."""
     drafter, text = LookupDrafter(Memory()), [1, 2, 3, 4, 5]
     drafter.propose(0, text, 4)
     text += [6, 7]
@@ -78,7 +72,6 @@ def test_what_another_request_said_is_drafted():
 
 
 def test_sequences_of_an_owner_hear_each_other():
-    """Answers in flight at once draft for each other."""
     drafter = LookupDrafter(Memory())
     drafter.propose(0, [1, 2, 3, 4], 4)
     assert list(drafter.propose(1, [9, 1, 2], 2).tokens) == [3, 4]
@@ -90,13 +83,9 @@ def test_without_a_memory_texts_are_alone():
     assert not drafter.propose(1, [9, 1, 2], 2).tokens
 
 
-# -- limits ------------------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 3), texts), max_size=12), st.integers(1, 60))
 def test_size_is_bounded(asked, most):
-    """Between two texts there are no more than the limit and the longest text."""
     memory = Memory(tokens=most)
     drafter, longest = LookupDrafter(memory), 0
     for owner, text in asked:

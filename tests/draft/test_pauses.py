@@ -45,7 +45,6 @@ def test_a_draft_that_comes_to_pay_is_used_within_ten_rounds() -> None:
 
 
 def test_another_number_of_texts_is_thought_of_at_once() -> None:
-    """What was found for one text says nothing of two."""
     Scripted.says = False
     policy = GoodputPolicy(CostCurve.prior(), switch=Scripted)
     assert not drafts(policy, 50)

@@ -64,7 +64,6 @@ def test_a_round_is_planned_by_the_policy_of_how_its_texts_are_drawn() -> None:
 
 
 def test_texts_of_one_length_share_a_round_whoever_names_it() -> None:
-    """To name what the others have anyway makes no decode of its own."""
     made = Policies(parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False)
     assert made.shared({0: None, 1: "auto"}) == {made.of(None): [0, 1]}
     assert made.shared({0: None, 1: "fixed:2"}) == {made.of(None): [0], made.of("fixed:2"): [1]}
@@ -95,7 +94,6 @@ def test_what_answers_taught_is_told_by_rule_and_draw() -> None:
 
 @pytest.mark.parametrize(("share", "cheap"), [(0.05, True), (0.3, False)])
 def test_rows_are_cheap_where_they_were_timed(share: float, cheap: bool) -> None:
-    """By a profile, or by decodes of about five rows; what is assumed says nothing."""
     rows = [0.0, *(10.0 * (1.0 + share * n) for n in range(64))]
     known = CostCurve.from_tables({0: rows}, rows, rows)
     assert made_of(known).rows_are_cheap is cheap

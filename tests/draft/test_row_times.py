@@ -12,12 +12,10 @@ from pyspec.draft.row_times import RowTimes, expand
 
 
 def times(points: dict[int, float] | None = None, *, measured: bool = False) -> RowTimes:
-    """What is assumed: 10 ms for a row, 40 for sixteen."""
     return RowTimes({0: expand(points or {1: 10.0, 16: 40.0, 64: 136.0})}, measured)
 
 
 def test_two_times_may_be_chance_and_five_are_none() -> None:
-    """A count of rows is known to others once it was seen often enough."""
     curve = times()
     known = []
     for _ in range(5):

@@ -26,19 +26,16 @@ def test_what_works_beside_is_left_out() -> None:
 
 
 def test_it_grows_when_all_rounds_do() -> None:
-    """Nine rounds later the short one is forgotten."""
     assert aside_of(0.1, 0.1, 0.1, *[0.6] * 9) == 0.6
 
 
 def test_a_mean_of_several_rounds_is_believed_at_once() -> None:
-    """Plain rounds are told eight at a time."""
     aside = Aside()
     aside.add(0.4, rounds=8)
     assert aside.ms == 0.4
 
 
 def test_each_millisecond_is_counted_once() -> None:
-    """What decodes took, and what lies beside them, is what the rounds took."""
     policy = FixedPolicy(2)
     for _ in range(3):
         policy.observe(

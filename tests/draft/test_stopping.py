@@ -24,7 +24,6 @@ price = st.floats(0.01, 2.0)
 
 @st.composite
 def curves(draw: st.DrawFn, n: int) -> list[float]:
-    """Times of 0..n rows: random, stepped, not monotone."""
     steps = draw(st.lists(st.floats(0.1, 9.0), min_size=n, max_size=n))
     if draw(st.booleans()):
         tile = draw(st.integers(2, 4))
@@ -36,7 +35,6 @@ def curves(draw: st.DrawFn, n: int) -> list[float]:
 def test_best_length_equals_brute_force(
     acceptance: list[float], rows: list[float], at: float
 ) -> None:
-    """No length has a better objective than the chosen one, on any curve."""
     chain = survivals(acceptance)
     verify = rows[1:]
     g = best_length(chain, verify, at)
@@ -52,7 +50,6 @@ def test_best_length_equals_brute_force(
 def test_allocation_equals_brute_force(
     chances: list[list[float]], rows: list[float], at: float
 ) -> None:
-    """For few sequences no combination of lengths beats the allocation."""
     chains = [survivals(c) for c in chances]
     n = len(chains)
 
@@ -123,7 +120,6 @@ def by_floors(
 def test_floors_come_close_to_perfect_look_ahead(
     name: str, at: float, step: float, values: tuple[float, float], weight: float, whole: bool
 ) -> None:
-    """Drafting by floors loses at most 0.12 tokens a round against optimal stopping."""
     verify = expand(SHAPES[name])[1:9]
     weights = [weight, 1.0 - weight]
     nexts = np.array(weights), np.array(weights)
@@ -135,7 +131,6 @@ def test_floors_come_close_to_perfect_look_ahead(
 
 
 def test_the_gain_of_drafting_has_the_right_sign() -> None:
-    """Free, always accepted drafts gain; drafts never accepted cost one step."""
     sure = np.array([1.0]), np.array([1.0])
     verify = expand(SHAPES["Q4_K_M"])[1:9]
     assert draft_floors(verify, 0.0, 1.0, sure, [0.998])[1] > 2.0
@@ -152,7 +147,6 @@ rising = st.lists(st.floats(0.1, 9.0), min_size=13, max_size=13).map(
 def test_more_expensive_time_lengthens_nothing(
     acceptance: list[float], verify: list[float], at: float, times: float
 ) -> None:
-    """Neither of one draft, nor of several together."""
     chain = survivals(acceptance)
     cheap, expensive = (best_length(chain, verify, price) for price in (at, times * at))
     assert expensive <= cheap

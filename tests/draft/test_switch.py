@@ -26,14 +26,12 @@ def play(
 
 
 def test_a_use_that_never_pays_is_switched_off() -> None:
-    """Hopeless uses cost a hundredth of the tokens, and what one trial may lose."""
     uses, lost = play(UseSwitch(), -0.3, 4000)
     assert 0 < uses < 160
     assert lost < 0.01 * 4000 + 16.0
 
 
 def test_trials_go_on_and_find_a_change() -> None:
-    """After long failure a switch still notices that its use now pays, and stays on."""
     switch = UseSwitch()
     play(switch, -0.1, 1000)
     play(switch, 0.8, 2000)
@@ -74,7 +72,6 @@ def test_a_new_text_is_not_tried_where_others_did_much_harm() -> None:
 
 @given(st.lists(st.tuples(st.floats(-3.0, 3.0), st.floats(0.0, 50.0)), max_size=300))
 def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
-    """Whatever is seen, the gain stays inside what was seen."""
     switch = UseSwitch()
     for gain, cost in rounds:
         if switch.on(0, 0.0, cost, 100.0):
@@ -97,14 +94,12 @@ def test_a_bad_minute_ends_no_good_use_and_a_change_does() -> None:
 
 @pytest.mark.parametrize(("cost", "tried"), [(4.0, True), (24.0, False)])
 def test_a_trial_costs_little_however_much_was_saved(cost: float, tried: bool) -> None:
-    """After a day of plain decoding it is ten tokens still, and not thirty."""
     switch = UseSwitch()
     switch.earn(1e6)
     assert switch.on(0, -1.0, cost, 1e6) is tried
 
 
 def test_a_trial_that_loses_ends_after_six_rounds() -> None:
-    """Or so: one round tells too little, and a dozen cost too much."""
     switch = UseSwitch()
     switch.earn(4000.0)
     uses = 0
@@ -115,7 +110,6 @@ def test_a_trial_that_loses_ends_after_six_rounds() -> None:
 
 
 def test_with_an_answer_s_end_all_trials_end() -> None:
-    """Those of all texts of a batch; the end of one text ends its own alone."""
     for ended, goes_on in ((0, False), (1, True), (None, False)):
         switch = UseSwitch()
         switch.earn(4000.0)
@@ -128,7 +122,6 @@ def test_with_an_answer_s_end_all_trials_end() -> None:
     st.lists(st.tuples(st.floats(-3.0, 15.0), st.floats(1.0, 17.0)), max_size=50), st.floats(-3, 9)
 )
 def test_what_is_gained_of_the_tokens_is_a_share(rounds, expected: float) -> None:
-    """From 0 to under 1, whatever was seen."""
     switch = UseSwitch()
     for gain, tokens in rounds:
         switch.used(gain, tokens)
