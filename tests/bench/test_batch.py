@@ -21,7 +21,6 @@ def batch(script):
 
 
 def results(batch, title="Batch"):
-    """A loop at 50 tokens a second and batches at 100, 50 and 200."""
     seconds = {"loop": 2.0, "plain:1": 1.0, "speculative:1": 2.0, "plain:16": 0.5}
     memory = {"loop": (400.0, 40.0), "plain:16": (500.0, 100.0)}
     found = []

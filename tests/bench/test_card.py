@@ -15,14 +15,12 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 @pytest.fixture
 def card(script, monkeypatch):
-    """Scripts of bench/card as modules."""
     monkeypatch.syspath_prepend(str(BENCH / "card"))
     return lambda name: script(f"card/{name}")
 
 
 @pytest.fixture
 def asked(tiny_target, tiny_draft, tiny_companion, questions, tmp_path):
-    """Words for a table of tiny models, which makes `cells.jsonl`."""
     sizes = ["--sequences=1,2", "--temps=0", "--tokens=12", "--ctx=64", "--threads=1", "--gpu-layers=0"]  # fmt: skip
     models = {"good": tiny_draft, "companion": tiny_companion, "questions": questions("the quick", "brown fox")}  # fmt: skip
     options = [f"--{name}={value}" for name, value in models.items()]
@@ -30,7 +28,6 @@ def asked(tiny_target, tiny_draft, tiny_companion, questions, tmp_path):
 
 
 def test_a_killed_table_goes_on_at_its_next_cell(card, asked, tmp_path):
-    """The last line was cut off: that cell alone is measured again."""
     cells = tmp_path / "cells.jsonl"
     sequences = card("sequences")
     sequences.main(asked)
@@ -77,7 +74,6 @@ def test_a_killed_curve_goes_on(card, tiny_target, tmp_path):
 
 
 def test_without_results_the_page_has_empty_cells(card, tmp_path):
-    """It says why, and has no figure but those that name rows."""
     page = card("page")
     page.write(tmp_path / "card")
     text = (tmp_path / "card" / "README.md").read_text()
@@ -128,7 +124,6 @@ def test_the_page_names_failed_tests_and_no_folders(card, tmp_path):
 
 
 def test_a_run_keeps_to_its_budget(tmp_path):
-    """Steps that are done are skipped, a failed one does not stop the rest, and without time none begins."""
     (tmp_path / "model.gguf").touch()
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\nexit 3\n")

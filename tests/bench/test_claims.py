@@ -57,7 +57,6 @@ def test_no_number_is_written_by_hand(page: str) -> None:
 
 
 def test_every_constant_is_still_in_its_page() -> None:
-    """What a page no longer says needs no leave."""
     gone = [
         (page, phrase)
         for page, phrases in read_constants().items()
@@ -96,7 +95,6 @@ def texts_of_users() -> list[str]:
 
 
 def by_hand(text: str, examples: list[str]) -> list[str]:
-    """Speeds that a text tells without a file that has them."""
     for example in examples:
         text = text.replace(example, "_")
     return [match[0] for match in SPEED.finditer(MADE.sub("_", text))]

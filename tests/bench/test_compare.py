@@ -19,7 +19,6 @@ run = partial(running.run, begin=partial(main, command=compare))
 
 
 def test_table_on_stdout_and_files_in_out(measuring, tmp_path):
-    """The table has every mode; skipped ones are said on stderr."""
     done = run(*measuring, "--modes", "plain,strict,model+strict", "--title", "Tiny")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[2].startswith("| plain | 1.00 |")
@@ -39,7 +38,6 @@ def test_a_folder_has_to_be_named(measuring):
 
 
 def test_every_record_stands_for_itself(measuring, tmp_path):
-    """Versions, hashes, machine, threads and seed are in each."""
     assert run(*measuring, "--modes", "plain", "--repeat", 2, "--seed", 7).returncode == 0
     records = read_run_records(tmp_path / "out" / "runs.jsonl")
     assert [(r.question_id, r.repeat) for r in records] == [(1, 0), (2, 0), (1, 1), (2, 1)]

@@ -63,7 +63,6 @@ def test_a_row_says_where_a_figure_was_not_measured(pages):
 
 
 def test_a_batch_stands_beside_batching_alone(pages):
-    """Each contender can be quoted, plain decoding of as many at once among them."""
     known = pages.numbers(ROOT / "bench" / "results")
     assert {"batch/bf16/plain:16", "batch/bf16/speculative:16"} <= known.keys()
 
@@ -82,7 +81,6 @@ def test_drawn_drafts_are_set_against_greedy_ones(pages):
 
 
 def test_numbers_in_the_text_are_filled_in(pages, folder):
-    """By folder, mode and figure; what is around them stays, and doing it again changes nothing."""
     text = "It is <!--= default/strict/worst -->9<!--/--> times.\n"
     new = pages.filled(text, folder)
     assert new == "It is <!--= default/strict/worst -->0.50<!--/--> times.\n"
@@ -123,7 +121,6 @@ def test_the_pages_show_the_results_of_this_repository(pages):
 
 
 def test_one_command_makes_every_result():
-    """What stands in bench/results is a target of bench/Makefile."""
     text = (ROOT / "bench" / "Makefile").read_text(encoding="utf-8")
     targets = re.findall(r"^(results/[^:=]+):(?! \w+ =)", text, re.MULTILINE)
     patterns = [target.replace("%", "*") for line in targets for target in line.split()]
@@ -133,7 +130,6 @@ def test_one_command_makes_every_result():
 
 
 def test_the_pages_are_those_of_the_results(pages):
-    """No page was written by hand, pictures aside."""
     folder = ROOT / "bench" / "results"
     for name, results in pages.runs(folder).items():
         text = (ROOT / "bench" / "results" / name / "README.md").read_text(encoding="utf-8")

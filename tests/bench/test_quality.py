@@ -19,7 +19,6 @@ run = partial(running.run, begin=partial(main, command=quality))
 
 
 def test_variants_are_judged_and_the_page_is_written(measuring, tmp_path):
-    """Every variant of the default list, with nats and a verdict."""
     done = run(*measuring)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
@@ -52,7 +51,6 @@ def test_seeds_are_joined_by_question_where_tokens_are_drawn(measuring, tmp_path
 
 
 def test_a_variant_that_means_nothing_is_a_usage_error(measuring, tmp_path):
-    """One sentence, status 2, and nothing is loaded."""
     done = run(*measuring, "--variants", "margin")
     assert done.returncode == 2
     assert "no fixed length" in done.stderr
@@ -60,7 +58,6 @@ def test_a_variant_that_means_nothing_is_a_usage_error(measuring, tmp_path):
 
 
 def test_the_draft_goes_where_it_was_asked_to(measuring, tiny_ascii, tmp_path, monkeypatch):
-    """Its own layers, devices and cells, and llama.cpp's options for all; what lies where is one line."""
     made = []
 
     class Watched(SideBySide):

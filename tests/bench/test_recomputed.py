@@ -23,7 +23,6 @@ def load(folder: str, name: str) -> Any:
 
 
 def spread(values: list[float]) -> tuple[float, float, float]:
-    """The mean, and the ends of its interval."""
     half = T_95[len(values) - 1] * stdev(values) / sqrt(len(values))
     return fmean(values), fmean(values) - half, fmean(values) + half
 
@@ -75,7 +74,6 @@ def everyday(folder: str, temperature: str, figure: str) -> str:
 
 
 def batch(kind: str, who: str) -> str:
-    """Times plain decoding of one prompt after the other."""
     rates = {each["name"]: each["rate"] for each in load("batch", f"{kind}.json")["contenders"]}
     return f"{rates[who] / rates['plain:1']:.2f}"
 

@@ -10,7 +10,6 @@ from measure.simulate import load_rounds
 
 
 def few_answers(grid, most):
-    """Give each cell so many texts, not twelve."""
     texts = grid.texts_of
     grid.texts_of = lambda *cell: texts(*cell[:3], *(cell[3:] or [most]))
 
@@ -31,7 +30,6 @@ def play(script, tmp_path, capsys):
 
 
 def test_the_grid_has_a_line_for_each_curve_and_start(play):
-    """The policy against the best fixed length by hindsight."""
     grid, rows = play("README.md", 6, "--curve", "GPU")
     named = [row.split(" | ")[:2] for row in rows if row.startswith("| GPU")]
     assert named == [["| GPU", "fresh"], ["| GPU", "profiled"]] * len(grid.ORACLE)
@@ -39,7 +37,6 @@ def test_the_grid_has_a_line_for_each_curve_and_start(play):
 
 
 def test_the_parts_of_the_policy_are_left_out_one_after_the_other(play):
-    """A line each, with a column for each kind of texts; nothing left out comes first."""
     _, rows = play("parts.md", 3, "--parts", "--kind", "alike,four", "--curve", "BF16")
     assert [row.split(" | ")[0] for row in rows[2:]] == [
         "| (all there)", *(f"| {part}" for part in PARTS if part not in RECORDED)

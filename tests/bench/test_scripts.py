@@ -23,7 +23,6 @@ def test_no_script_is_without_a_test():
 
 
 def test_attention_is_timed_in_turns(script, tiny_ascii, tmp_path, capsys):
-    """A line for each length, with the share of the better setting; the page has it too."""
     few = ["--lengths", "16,40", "--repeat", "1", "--threads", "1", "--out", str(tmp_path)]
     script("attention").main([str(tiny_ascii), *few])
     page = capsys.readouterr().out
@@ -36,7 +35,6 @@ def test_attention_is_timed_in_turns(script, tiny_ascii, tmp_path, capsys):
 
 
 def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys):
-    """With drafts and without at the same seed, taking turns; a line for each prompt, and the mean."""
     everyday, asked = script("everyday"), []
 
     def answer(prompt, words):
@@ -83,7 +81,6 @@ def test_what_a_pool_keeps_is_its_speed_over_the_first_threads(script):
 
 @pytest.mark.usefixtures("in_forks")
 def test_a_long_prompt_is_timed_beside_its_peer(script, tiny_ascii, capsys):
-    """A row a contender; "auto" says which attention it chose."""
     words = ["--contenders", "pyspec,llama_cpp", "--prompt", "40", "--tokens", "9", "--repeat", "1"]
     script("long").main([str(tiny_ascii), *words])
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]

@@ -9,7 +9,6 @@ import pytest
 
 @pytest.mark.usefixtures("in_forks")
 def test_the_server_is_loaded(script, tiny_ascii, questions, tmp_path, capsys):
-    """Two clients, twelve requests: a row with a speed, and no errors."""
     asked = questions("abc", "hello")
     numbers = ["--clients=2", "--requests=12", "--tokens=3", "--ctx=512", "--threads=1"]
     out = tmp_path / "results" / "tiny.json"
@@ -45,7 +44,6 @@ def test_a_p95_is_no_longer_than_the_longest(script):
 
 @pytest.mark.usefixtures("in_forks")
 def test_conversations_come_back(script, tiny_ascii, questions, tmp_path, capsys):
-    """Two over one slot: how long their second turns waited."""
     asked = questions("abc" * 9, "hello" * 9)
     numbers = ["--conversations=2", "--slots=1", "--tokens=3", "--least=9", "--ctx=512", "--threads=1"]  # fmt: skip
     words = [str(tiny_ascii), str(asked), *numbers, "--contenders", "pyspec", "--out"]

@@ -48,7 +48,6 @@ def test_a_stretched_target_is_as_deep_as_was_asked(tiny_target, tmp_path, scrip
 
 
 def test_a_wide_target_is_as_wide_as_was_asked(tiny_target, tmp_path, script):
-    """Rows and columns of every product; the vocabulary stays."""
     out = tmp_path / "w3.gguf"
     script("stretch").stretch(tiny_target, out, wide=3)
     old, new = (
@@ -75,7 +74,6 @@ def test_a_shortened_model_lacks_the_blocks(tiny_target, tmp_path, script, open_
 
 
 def test_metadata_stays(tiny_target, tmp_path, script):
-    """Vocabulary and all else are the model's: a draft made so fits its target."""
     out = tmp_path / "x2.gguf"
     script("stretch").stretch(tiny_target, out, 2)
     old, new = gguf.GGUFReader(tiny_target).fields, gguf.GGUFReader(out).fields

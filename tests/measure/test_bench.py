@@ -51,18 +51,15 @@ class Fake:
 
 @pytest.fixture
 def llm(open_llama: Callable[..., Any], tiny_ascii: Path) -> Any:
-    """A tiny model that speaks ASCII, with prompt lookup."""
     return open_llama(tiny_ascii, draft="lookup", length="auto")
 
 
 def runner(llm: Any, path: Path, contenders: Sequence[Any]) -> Runner:
-    """A runner over a journal at `path`."""
     setup = describe(llm, {}, OPTIONS, QUESTIONS, llm.n_ctx())
     return Runner(llm, contenders, OPTIONS, RunLog(path, setup))
 
 
 def test_questions_are_interleaved_and_the_order_turns(llm: Any, tmp_path: Path) -> None:
-    """Each question meets all contenders before the next, another one first; KVs are emptied."""
     log: list[str] = []
     runner(llm, tmp_path / "r", [Fake("x", log), Fake("y", log)]).run(QUESTIONS)
     assert log == [
@@ -104,7 +101,6 @@ def test_a_question_too_long_for_the_context_is_an_error_of_its_own(
 
 
 def test_bench_agrees_with_llama_cpp_and_writes_its_page(llm: Any, tmp_path: Path) -> None:
-    """Plain, strict and llama_cpp.Llama give the same tokens; all files are there."""
     told: list[str] = []
     task = Task(
         QUESTIONS, parse_modes("plain,strict,model+strict"), OPTIONS, tmp_path,
@@ -151,7 +147,6 @@ def test_nothing_to_measure_is_refused(llm: Any, tmp_path: Path) -> None:
 
 
 def test_lookup_peer_answers_like_plain(llm: Any, tiny_ascii: Path, tmp_path: Path) -> None:
-    """llama_cpp's own prompt lookup is called as its users call it."""
     with closing(open_peer("llama_cpp-lookup", Files(tiny_ascii, None, 256, 1), None)) as peer:
         contenders = [Ours(llm, parse_modes("plain")[0]), peer]
         records = runner(llm, tmp_path / "r", contenders).run(QUESTIONS)

@@ -14,14 +14,12 @@ def over(values: list[float], **how: int) -> Interval:
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=30))
 def test_interval_holds_its_mean_and_stays_inside_the_data(values: list[float]) -> None:
-    """Resampled means never leave the range of what was seen."""
     found = over(values, resamples=50)
     assert min(values) - 1e-9 <= found.low <= found.high <= max(values) + 1e-9
     assert found.mean == pytest.approx(sum(values) / len(values), abs=1e-9)
 
 
 def test_pairs_are_by_question() -> None:
-    """A question that only one side has is left out; equal differences leave no width."""
     assert paired({1: 2.0, 2: 3.0, 9: 100.0}, {1: 1.0, 2: 2.0}) == Interval(1.0, 1.0, 1.0, 0.0)
 
 

@@ -17,7 +17,6 @@ def llm(open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path) -> 
 
 
 def answer(llm: Any, text: str, n: int = 24) -> list[int]:
-    """The tokens that a mode gives from an empty KV."""
     mode = Ours(llm, parse_mode(text))
     mode.forget()
     return mode.answer([5, 6, 7, 8], n, Options()).tokens
@@ -31,7 +30,6 @@ def test_strict_modes_of_one_model_agree(llm: Any) -> None:
 
 
 def test_a_mode_drafts_with_what_it_names_alone(llm: Any) -> None:
-    """`nothing` drafts nothing, `model` drafts, `plain` does not."""
     answer(llm, "fixed:4+strict+nothing")
     assert llm.last_speculation["drafted"] == 0
     answer(llm, "fixed:4+strict+model")

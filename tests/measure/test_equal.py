@@ -25,7 +25,6 @@ from pyspec.text.template import ChatTemplate
 
 
 def parted(*tokens: list[int], who: str = "strict", **more: Any) -> list[Difference]:
-    """Differences of an answer from plain's 1 2 3 / 4 5."""
     plain = record("plain", 1, turn([1, 2, 3]), turn([4, 5]), exact=True)
     other = record(who, 1, *(turn(t) for t in tokens), **{"exact": True, **more})
     return first_differences([plain, other])
@@ -36,20 +35,17 @@ def test_equal_answers_have_no_difference() -> None:
 
 
 def test_the_first_difference_is_named_with_turn_and_place() -> None:
-    """The second turn's first token, by both ids."""
     (found,) = parted([1, 2, 3], [9, 5])
     assert (found.turn, found.place, found.plain, found.other) == (1, 0, 4, 9)
     assert "turn 2, token 1: 9, not 4" in str(found)
 
 
 def test_a_shorter_answer_is_a_difference() -> None:
-    """Zip alone would call it equal."""
     (found,) = parted([1, 2])
     assert (found.place, found.plain, found.other) == (2, 3, None)
 
 
 def test_inexact_modes_and_failed_runs_are_not_compared() -> None:
-    """Margin may differ; what failed says nothing."""
     assert parted([7], exact=False) == []
     assert parted([7], error="no") == []
 
@@ -64,7 +60,6 @@ def test_what_rounding_makes_again_is_forgiven_and_nothing_else() -> None:
 
 
 def test_peers_are_reported_not_refused() -> None:
-    """Another program's kernels are its own."""
     demand_equal(parted([1, 9], who="server", peer=True), {"server"})
 
 
@@ -147,7 +142,6 @@ def exact_llm(smollm2: str) -> Iterator[Any]:
 def answered(
     request: pytest.FixtureRequest, exact_llm: SpeculativeLlama
 ) -> tuple[Any, list[RunRecord]]:
-    """Answers in three modes; two turns each."""
     names = ("plain", "fixed:3+strict", "fixed:7+strict")
     modes = [Ours(exact_llm, parse_mode(name)) for name in names]
     journal = Journal()
@@ -172,7 +166,6 @@ class Journal:
 
 
 def test_rounds_are_recorded_whole(answered: Any) -> None:
-    """Every token came out of a decode that had a row for it."""
     for one in answered[1]:
         for answer in one.turns:
             assert sum(emitted for _, emitted in answer.rounds) == len(answer.tokens)
@@ -217,7 +210,6 @@ def test_a_token_that_rounding_does_not_make_is_told(answered: Any) -> None:
 
 
 def rows_of(llm: Any, record: RunRecord, place: int) -> Any:
-    """The target's logits at a place of the first turn."""
     prompt, answer = asked(llm, record)[0]
     return row_after(llm, [*prompt, *answer.tokens[:place]]).copy()
 
@@ -232,7 +224,6 @@ def asked(llm: Any, record: RunRecord) -> list[Any]:
 def drawn(
     request: pytest.FixtureRequest, exact_llm: SpeculativeLlama
 ) -> tuple[Any, list[RunRecord], Options]:
-    """The same model at temperature 0.8, plainly and with drafts."""
     journal, hot = Journal(), Options(max_tokens=request.param // 2, warm_up=0, temperature=0.8)
     journal.setup = msgspec.structs.replace(SETUP, temperature=0.8)
     modes = [Ours(exact_llm, parse_mode(name), 0.8) for name in ("plain", "fixed:7+strict")]

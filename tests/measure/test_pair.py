@@ -18,12 +18,10 @@ from pyspec.errors import ProfileError
 
 
 def chain(t: int, n: int, matched: int, p: float = 0.9) -> Chain:
-    """A model chain whose draft always says `p`."""
     return Chain(t, n, matched, p=[p] * n)
 
 
 def answer(*chains: Chain) -> list[Answer]:
-    """One answer of 40 tokens with these chains of its draft."""
     return [Answer(40, 64, {chain.t: chain for chain in chains}, {})]
 
 
@@ -72,6 +70,5 @@ def test_what_one_run_learned_joins_what_is_known(tmp_path: Path, coupled: bool)
 
 
 def test_without_a_draft_there_is_nothing_to_write_a_prior_for() -> None:
-    """Lookup has no file to lie beside."""
     with pytest.raises(ProfileError, match="no draft model"):
         save_prior([], Acceptance(), coupled=False)

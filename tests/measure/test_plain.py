@@ -18,7 +18,6 @@ ITS_OWN = {"pyspec/engine/target.py"}
 
 
 def unsafe(source: str) -> list[str]:
-    """Loads of a source text that leave extra buffers to llama.cpp's default."""
     calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
     names = [ast.unparse(call.func) for call in calls]
     own = ("Llama", "llama_cpp.Llama", "lc.Llama")
@@ -50,7 +49,6 @@ def test_the_search_finds_them(source: str) -> None:
 
 @pytest.mark.parametrize("extra", [True, False])
 def test_it_is_told(tiny_target: Path, extra: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known of the processor reaches the load."""
     monkeypatch.setattr("measure.contenders.extra_buffers", lambda: extra)
     with closing(PlainLlama(str(tiny_target), **SMALL)) as llm:
         assert llm.model_params.use_extra_bufts is extra

@@ -34,7 +34,6 @@ CIRCLE = [7, 8] * 12
 def run(
     who: str, nats: float = 0.5, *, tokens: Sequence[int] = range(24), rounds: int = 4
 ) -> list[RunRecord]:
-    """Nine answers alike."""
     counts = {"rounds": rounds, "relaxed": 0, "open": 0}
     said = {"nats": [nats] * len(tokens), "speculation": counts}
     return [record(who, q.question_id, turn([*tokens], **said)) for q in QUESTIONS]
@@ -70,7 +69,6 @@ def test_seeds_that_say_the_same_are_no_variety() -> None:
 
 
 def test_figures_are_over_the_first_variant() -> None:
-    """A hundredth of a nat more in every answer is worse; twice the tokens a verify is what it brings."""
     found = judged(run(CONTROL), run(MARGIN, 0.51, rounds=2))[MARGIN]
     assert found.measures[NATS].over.mean == pytest.approx(0.01)
     assert (found.length, found.gain, found.worse) == (12.0, 2.0, [NATS])
@@ -81,7 +79,6 @@ def test_figures_are_over_the_first_variant() -> None:
     [(run(MARGIN, 0.53), "nats"), (run(MARGIN, tokens=CIRCLE), "looped, distinct-4")],
 )
 def test_what_is_worse_is_named(worse: list[RunRecord], what: str) -> None:
-    """Nats and looped answers, each alone."""
     assert judged(run(CONTROL), worse)[MARGIN].worse == what.split(", ")
 
 
@@ -94,7 +91,6 @@ def test_as_many_looped_answers_as_chance_makes_do_not_count(looped: int) -> Non
 
 
 def test_the_verdict_names_the_rule_that_brings_most() -> None:
-    """Of those that are in nothing worse; the others are named with what they are worse in."""
     bad, good = "margin/gap=inf+fixed:4", MARGIN
     found = judged(run(CONTROL), run(bad, 0.6, rounds=1), run(good, rounds=2))
     said = conclusion(list(found.values()), parse_variants(",".join(found)))
@@ -140,7 +136,6 @@ def test_random_variants_deviate_as_often_as_their_margin_did() -> None:
 
 
 def test_a_run_is_resumed(tiny_ascii, tmp_path) -> None:
-    """What the folder has is not answered again, and a question that does not fit is left out."""
     variants, how = parse_variants("plain,strict+fixed:2"), Options(max_tokens=8, repeat=2)
     questions = [Question(1, "a", ["abc"]), Question(2, "b", ["x" * 300])]
     asked = []
@@ -159,7 +154,6 @@ def test_a_run_is_resumed(tiny_ascii, tmp_path) -> None:
 
 
 def test_a_variant_for_the_first_questions_answers_no_other(tiny_ascii, tmp_path) -> None:
-    """And where the folder has some variants' answers, the missing ones are added."""
     how = Options(max_tokens=8)
     questions = [Question(1, "a", ["abc"]), Question(2, "b", ["def"])]
     for names in ("plain,strict+fixed:2@1", "plain,strict+fixed:2"):
@@ -174,7 +168,6 @@ def test_a_variant_for_the_first_questions_answers_no_other(tiny_ascii, tmp_path
 
 
 def test_answers_are_compared_with_references_where_there_are_some() -> None:
-    """ROUGE-L of the same words is 1, of other words 0; a rule that leaves the reference is worse."""
     pytest.importorskip("rouge_score")
     questions = [Question(q, "qa", ["a"], reference=["the cat sat"]) for q in range(1, 10)]
     good, bad = run(CONTROL), run(MARGIN)
@@ -199,7 +192,6 @@ def test_a_page_says_that_references_were_left_out(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_random_variant_that_draws_apart_follows_a_margin_that_does() -> None:
-    """Not the one with coupled noise, which relaxes otherwise."""
     coupled, apart = run(MARGIN), run("margin+fixed:4+apart")
     for r, relaxed in ((coupled, 20), (apart, 0)):
         for one in r:

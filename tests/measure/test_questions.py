@@ -21,7 +21,6 @@ def test_shipped_set_is_eight_kinds_of_six() -> None:
 
 
 def test_spec_bench_lines_are_read() -> None:
-    """Fields that Spec-Bench has beyond ours are passed over."""
     (question,) = parse_questions([LINE % (81, b"writing"), b"", b"  "], "f")
     assert (question.question_id, question.category, question.turns) == (81, "writing", ["a"])
 
@@ -48,7 +47,6 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_select_interleaves_categories_and_limits_each() -> None:
-    """A run cut short has seen all categories."""
     lines = [LINE % (i, b"b" if i > 2 else b"a") for i in range(6)]
     chosen = select(parse_questions(lines, "f"), limit=2)
     assert [q.question_id for q in chosen] == [0, 3, 1, 4]

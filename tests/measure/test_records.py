@@ -24,7 +24,6 @@ def test_what_was_added_is_there_again(tmp_path: Path) -> None:
 
 
 def test_a_torn_last_line_is_removed(tmp_path: Path) -> None:
-    """What a killed process left behind does not end up inside the next record."""
     path = tmp_path / "runs.jsonl"
     RunLog(path, SETUP).add(record("plain", 1, turn([1, 2])))
     with path.open("ab") as out:
@@ -61,14 +60,10 @@ def test_a_foreign_line_is_refused_with_its_number(tmp_path: Path) -> None:
 
 
 def test_a_published_command_names_no_folder() -> None:
-    """Neither as a word nor behind an option's "="; modes keep their slashes."""
     words = ["/home/me/t.gguf", "--out=/home/me/r/x.json", "--modes", "margin/gap=1+strict", "a b"]
     assert published("pyspec", words) == (
         "pyspec t.gguf --out=x.json --modes margin/gap=1+strict 'a b'"
     )
-
-
-# -- speeds ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_after_another_is_of_the_same_commit(

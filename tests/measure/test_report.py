@@ -12,7 +12,6 @@ from measure.report import SHOWN, Results, collect, gather, page, save_page
 
 
 def results_records() -> list[RunRecord]:
-    """Two ways on one question, and one that failed."""
     return [
         record("plain", 1, turn([1, 2, 3], 2.0), exact=True),
         record("slow", 1, turn([1, 2, 3], 4.0)),
@@ -28,7 +27,6 @@ def results(title: str = "Bench") -> Results:
 
 
 def test_the_page_says_everything() -> None:
-    """Losing rows, differences, errors, files and the command are on it."""
     text = page(results(), ["speed-up.svg"])
     for part in ("| slow | 0.50 | 0.50 | 0.50 |", "it broke", "server is skipped", "0.010 nats",
                  "`pyspec bench`", "t.gguf", "sha256 ab", "![speed-up](speed-up.svg)"):  # fmt: skip
@@ -36,7 +34,6 @@ def test_the_page_says_everything() -> None:
 
 
 def test_own_ways_are_set_against_peers() -> None:
-    """Ratios of speeds, by category; no section where there is no peer."""
     records = [
         record("plain", 1, turn([1, 2, 3], 2.0)),
         record("strict", 1, turn([1, 2, 3], 1.0)),
@@ -63,7 +60,6 @@ def test_only_the_first_differences_are_kept() -> None:
 
 
 def at(temperature: float, *, exact: bool, found: int = 0) -> str:
-    """The page of plain and strict on two questions."""
     records = [
         record(who, q, turn([1, 2, 3]), exact=exact) for who in ("plain", "strict") for q in (1, 2)
     ]
@@ -74,7 +70,6 @@ def at(temperature: float, *, exact: bool, found: int = 0) -> str:
 
 
 def test_a_page_says_what_was_compared() -> None:
-    """Not that all were equal where nothing was compared."""
     assert "All were equal" in at(0.0, exact=True)
     assert "Nothing was compared" in at(0.8, exact=False)
     assert "equal" not in at(0.8, exact=False).partition("## Equality")[2].partition("Nothing")[2]
@@ -115,7 +110,6 @@ def test_pictures_can_be_drawn_from_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_the_page_names_the_device(layers: int, devices: str, says: str) -> None:
-    """With llama.cpp's options that were given."""
     setup = msgspec.structs.replace(
         SETUP, gpu_layers=layers, devices=devices, engine="tensor_split [3.0, 1.0]"
     )

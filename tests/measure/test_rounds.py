@@ -24,7 +24,6 @@ N, KMAX = 20, 4
 def recorded(
     open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path, tiny_companion: Path
 ) -> tuple[Any, list[int], Answer]:
-    """A model, its greedy answer, and what was recorded of that answer."""
     llm = open_llama(tiny_target, draft=f"lookup+{tiny_draft}", companion=tiny_companion)
     steps = llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N)
     answer = [token.id for step in steps for token in step.tokens]
@@ -40,14 +39,12 @@ def test_every_position_but_the_first_has_a_model_chain(recorded: Any) -> None:
 
 
 def test_chains_end_with_the_answer(recorded: Any) -> None:
-    """Four tokens where there is room for one more, else what is left."""
     _, answer, found = recorded
     for chain in found.models.values():
         assert chain.n == min(KMAX, len(answer) - chain.t - 1)
 
 
 def test_features_are_there_and_in_their_ranges(recorded: Any) -> None:
-    """p, S, A, pc and agreement for each token."""
     _, _, found = recorded
     for c in found.models.values():
         assert len(c.p) == len(c.s) == len(c.a) == len(c.pc) == len(c.agree) == c.n > 0
@@ -78,7 +75,6 @@ def test_recording_changes_nothing(recorded: Any) -> None:
 
 
 def test_what_is_written_is_read_again(recorded: Any, tmp_path: Path) -> None:
-    """Every place, source, acceptance and probability stays."""
     _, _, found = recorded
     path = tmp_path / "rounds.gz"
     save_rounds(path, [found])
@@ -94,7 +90,6 @@ def test_a_file_of_other_content_is_refused(tmp_path: Path) -> None:
 
 
 def test_recording_ends_when_its_time_is_up(recorded: Any) -> None:
-    """What was seen of an answer that is cut counts."""
     llm, _, _ = recorded
     found = record_answer(llm, PROMPT, max_tokens=N, kmax=KMAX, until=0.0)
     assert all(t < 2 for t in (*found.models, *found.lookups))

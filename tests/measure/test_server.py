@@ -38,7 +38,6 @@ HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A process that speaks llama-server's protocol."""
     program = tmp_path / "llama-server"
     program.write_text(PROGRAM.format(python=sys.executable))
     program.chmod(0o755)
@@ -48,7 +47,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_tokens_are_joined_and_timed_by_the_servers_clock(server: Server) -> None:
-    """Streamed ids, its own milliseconds, its counts of drafted tokens."""
     turn = server.answer([1, 2], 8, Options())
     assert turn.tokens == [1, 7, 8]
     assert (turn.decode_s, turn.finish) == (0.5, "stop")

@@ -43,7 +43,6 @@ class Diary(FixedPolicy):
 
 
 def test_calls_come_in_the_loops_order() -> None:
-    """An answer begins, its first round is without a draft, then plan, choose, observe."""
     diary = Diary(2)
     Player(diary, FLAT).play(synthetic(0.5, n=2))
     assert diary.calls[:5] == ["begin", "watch", "plan", "choose", "observe"]
@@ -74,8 +73,6 @@ def test_what_is_drafted_and_not_verified_is_kept() -> None:
     """Five drafted and one verified of a draft that is right: three go on, and two steps make the next draft."""
 
     class Cautious(Diary):
-        """Verifies one."""
-
         def choose(self, drafts) -> list[int]:
             return [min(1, n) for n in super().choose(drafts)]
 
@@ -107,7 +104,6 @@ def test_times_go_on_behind_their_last_point() -> None:
 
 
 def test_recorded_rounds_are_played_from_their_file(tmp_path) -> None:
-    """What is written is read again, and a fixed length is as fast on it as on the text that was recorded."""
     text = synthetic(0.8, 24)[0]
     path = tmp_path / "rounds.gz"
     save_rounds(path, [text])

@@ -16,7 +16,6 @@ def test_speed_up_is_the_ratio_of_rates() -> None:
 
 
 def test_repeats_count_by_their_median() -> None:
-    """One slow run of three does not move the figure."""
     runs = [record("plain", 1, turn(FIVE, s), repeat=i) for i, s in enumerate((1.0, 9.0, 1.0))]
     (summary,) = summarise(runs)
     assert summary.speeds[TOTAL].rate == 4.0
@@ -24,7 +23,6 @@ def test_repeats_count_by_their_median() -> None:
 
 
 def test_a_category_is_the_sum_of_its_questions_and_the_spread_is_of_each() -> None:
-    """Times add up; quartiles are of single speed-ups."""
     plain = [record("plain", q, turn(FIVE, 1.0)) for q in (1, 2)]
     fast = [record("fast", 1, turn(FIVE, 0.5)), record("fast", 2, turn(FIVE, 1.0))]
     speed = summarise([*plain, *fast])[1].speeds["qa"]
@@ -43,7 +41,6 @@ def test_failed_questions_are_left_out_on_both_sides() -> None:
 
 
 def test_counts_come_from_the_answers_statistics() -> None:
-    """Acceptance over verified, tokens over rounds, relaxed over tokens."""
     block = {"rounds": 2, "verified": 4, "accepted": 3, "relaxed": 1,
              "timings": {"total_ms": 50.0, "other_ms": 1.0}}  # fmt: skip
     (summary,) = summarise([record("margin", 1, turn(FIVE, speculation=block))])
@@ -57,7 +54,6 @@ def test_geometric_mean_of_nothing_is_zero() -> None:
 
 
 def test_each_question_keeps_its_own_ratio() -> None:
-    """By category, on the questions that both answered; an interval over questions is made of them."""
     seconds = {"plain": (2.0, 2.0, 2.0), "fast": (1.0, 4.0, 0.5)}
     records = [
         record(who, q, turn(FIVE, s), category="qa" if q < 2 else "code")

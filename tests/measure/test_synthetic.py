@@ -9,7 +9,6 @@ from helpers.making import synthetic
 @pytest.mark.parametrize("acceptance", [0.3, 0.7, 0.95])
 @pytest.mark.parametrize("spread", [0.0, 1.5])
 def test_synthetic_texts_have_the_planted_acceptance(acceptance: float, spread: float) -> None:
-    """The share of positions whose first drafted token is right."""
     text = synthetic(acceptance, 6000, spread=spread)[0]
     right = sum(text.model(t).matched > 0 for t in range(text.length))
     assert right / text.length == pytest.approx(acceptance, abs=0.03)

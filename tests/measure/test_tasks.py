@@ -28,7 +28,6 @@ def test_margin_takes_its_limits() -> None:
 
 @pytest.mark.parametrize(("text", "exact"), [("plain", True), ("strict", True), ("margin", False)])
 def test_exact_modes_are_those_without_an_open_gate(text: str, exact: bool) -> None:
-    """Only these must equal plain decoding."""
     assert parse_mode(text).exact is exact
 
 

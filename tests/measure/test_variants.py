@@ -18,8 +18,6 @@ GREEDY = Sampling(temperature=0.0, seed=1)
 
 @pytest.fixture
 def answers(tiny_target, tiny_draft):
-    """Turns by variant, of one prompt over a tiny pair."""
-
     def run(variants: str, sampling: Sampling = GREEDY, drafting: str = "", **rates: float) -> dict:
         named = parse_variants(variants)
         word = drafting or f"lookup+{tiny_draft}"
@@ -62,13 +60,11 @@ def test_a_variant_may_answer_the_first_questions_only():
     ["margin", "strict+thin+fixed:4", "plain+temp:x", "plain@x", "plain@", "plain,plain", ""],
 )
 def test_variants_that_mean_nothing_are_refused(text):
-    """No length, no margin to change, no number, twice, none."""
     with pytest.raises(OptionError):
         parse_variants(text)
 
 
 def test_strict_variants_are_plain_decoding(answers):
-    """Whatever is drafted, and beside whichever neighbours."""
     found = answers(
         "plain,strict+fixed:1,strict+fixed:4,strict+fixed:4+lookup,strict+fixed:8+model"
     )
@@ -78,7 +74,6 @@ def test_strict_variants_are_plain_decoding(answers):
 
 
 def test_a_draft_that_reads_states_goes_on_from_a_shared_prompt(answers, tiny_eagle3):
-    """The prompt is read once, and its states go to every way."""
     found = answers("plain,strict+fixed:1,strict+fixed:4", drafting=str(tiny_eagle3))
     assert len({tuple(turn.tokens) for turn in found.values()}) == 1
     assert found["strict+fixed:4"].speculation["verified"] > 0
@@ -133,7 +128,6 @@ def test_thin_relaxes_less(answers):
 
 
 def test_a_margin_without_lookup_never_relaxes_what_lookup_drafts(answers):
-    """With lookup alone nothing is relaxed; with the model too, what it drafts."""
     free, rule = (f"margin/theta=0/gap=inf{setting}+fixed:4" for setting in ("", "/lookup=0"))
     freely, not_at_all = answers(f"{free},{rule}", drafting="lookup").values()
     assert freely.speculation["relaxed"] > not_at_all.speculation["relaxed"] == 0
@@ -141,7 +135,6 @@ def test_a_margin_without_lookup_never_relaxes_what_lookup_drafts(answers):
 
 
 def test_nats_are_of_each_token_under_the_target(answers):
-    """One for each; at temperature 0 and strict, of the likeliest."""
     found = answers("strict+fixed:4,plain+temp:5")
     strict, hot = found.values()
     assert len(strict.nats) == len(strict.tokens)
