@@ -52,7 +52,6 @@ def test_messages_carry_the_generated_tokens() -> None:
 
 
 def test_an_empty_system_text_is_a_system_turn() -> None:
-    """An empty system prompt is the user's own, and not the same as none."""
     assert Conversation("").messages() == [{"role": "system", "content": ""}]
 
 
@@ -66,7 +65,6 @@ def test_nothing_is_dropped_while_there_is_room() -> None:
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(40, 300))
 def test_trimming_keeps_system_and_question(sizes: list[int], n_ctx: int) -> None:
-    """Whatever is dropped, the prompt is that of the turns that are left, newest kept, and fits."""
     talk = conversation(*sizes)
     whole, encode = list(talk.exchanges), FakeModel([]).prompt
     try:
@@ -84,7 +82,6 @@ def test_trimming_keeps_system_and_question(sizes: list[int], n_ctx: int) -> Non
 
 
 def test_without_trimming_the_overflow_is_raised() -> None:
-    """The error says what is there and what is needed, and nothing is dropped."""
     talk = conversation(50, 50)
     with pytest.raises(ContextOverflow) as caught:
         fit(talk, FakeModel([]).prompt, 60, trim=False)
@@ -93,7 +90,6 @@ def test_without_trimming_the_overflow_is_raised() -> None:
 
 
 def test_spoken_leaves_the_end_out() -> None:
-    """The token that ends a turn is the template's to write."""
     said = (token("a"), token("b"))
     assert spoken([*said, Token(END, Source.TARGET, 0.0, END)], "ab", FakeModel([]).piece) == said
 

@@ -35,7 +35,6 @@ def saved(tmp_path: Path) -> Path:
 
 
 def edited(path: Path, change: dict[str, Any]) -> Path:
-    """The file with fields of its last message replaced."""
     content = json.loads(path.read_text())
     content["messages"][-1].update(change)
     path.write_text(json.dumps(content))

@@ -82,7 +82,6 @@ def test_all_are_forgotten_if_the_user_agrees(folder: Path) -> None:
 
 
 def test_an_answer_that_was_cut_goes_on() -> None:
-    """Its text and tokens are one answer, made behind what there was."""
     model = FakeModel(["one", " two"], finish="length")
     _, text = session(model, "hi\n/continue\n")
     assert text == "one\n two\n"

@@ -47,7 +47,6 @@ def target(smollm2: str) -> Iterator[LlamaChat]:
 def ask(
     model: LlamaChat, conversation: Conversation, most: int | None
 ) -> tuple[list[int], AnswerOptions]:
-    """The newest question of a conversation, greedy and strict."""
     prompt = model.prompt(conversation.messages())
     return prompt, AnswerOptions(GREEDY, Speculation(verification=Strict()), most)
 
@@ -173,7 +172,6 @@ def test_users_cannot_write_control_tokens(target: LlamaChat) -> None:
 
 
 def test_a_model_is_asked_not_to_think(open_llama: Any, tmp_path: Path) -> None:
-    """Where its template has a word for it; otherwise the answer begins inside reasoning."""
     path = scripted.write(tmp_path, behind=scripted.THINKS)
     with closing(LlamaChat(lambda **_: open_llama(path))) as model:
         turns = [Message(role="user", content="x")]
@@ -246,7 +244,6 @@ def test_what_decodes_took_is_known_to_the_next_process(
 def test_what_a_draft_taught_is_there_in_the_next_process(
     tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kept when the model is closed after an answer, on a busy machine, too."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
 
     def model() -> LlamaChat:

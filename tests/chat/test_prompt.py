@@ -45,7 +45,6 @@ def entries(data: bytes) -> list[TypedText]:
     ],
 )
 def test_is_open(text: str, open_: bool) -> None:
-    """Quotes at the beginning and backslashes at the end hold an entry open."""
     assert is_open(text) is open_
 
 
@@ -61,7 +60,6 @@ def test_is_open(text: str, open_: bool) -> None:
     ],
 )
 def test_entry(text: str, made: TypedText) -> None:
-    """The marks of many lines are taken away, and nothing else but blanks at the end."""
     assert typed(text) == made
 
 
@@ -82,7 +80,6 @@ def test_what_is_a_command(entry: TypedText, is_command: bool) -> None:
 
 
 def test_lines_of_a_pipe() -> None:
-    """CRLF is LF, a BOM is dropped, blank lines are left out, the last line needs no end."""
     assert entries(b"\xef\xbb\xbfone\r\n\n  \ntwo\\\nthree\nfour") == [
         TypedText("one"),
         TypedText("two\nthree"),
@@ -115,7 +112,6 @@ def completed(text: str) -> list[str]:
 
 
 def test_commands_are_completed() -> None:
-    """Names after the slash, words after the name; a message is left alone."""
     assert completed("/re") == ["regen", "read"]
     assert completed("/set sta") == ["stats"]
     assert completed("/set te") == ["temperature"]
@@ -131,7 +127,6 @@ def test_file_names_are_completed(tmp_path: Path) -> None:
 def test_history_is_private_and_can_be_switched_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is the owner's alone; an empty variable keeps nothing."""
     path = tmp_path / "deep" / "history"
     monkeypatch.setenv(prompt.HISTORY, str(path))
     prompt._history().append_string("hi")

@@ -38,7 +38,6 @@ def test_a_file_dropped_into_the_terminal_is_explained(tmp_path: Path) -> None:
     "written", ["{}/My File's.txt", "{}/My\\ File\\'s.txt", '"{}/My File\'s.txt"']
 )
 def test_a_dropped_file_is_read_as_the_terminal_writes_it(tmp_path: Path, written: str) -> None:
-    """With its spaces bare, behind backslashes, or in quotes."""
     (tmp_path / "My File's.txt").write_text("x")
     _, text = session(FakeModel(["one"]), f"/read {written.format(tmp_path)}\n")
     assert text == f"1 character of {tmp_path}/My File's.txt will precede the next message\n"

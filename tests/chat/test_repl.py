@@ -38,8 +38,6 @@ class Script:
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
-    """Runs a script against a model with a clock of its own; exit code and output."""
-
     def play_(
         model: FakeModel, entries: Sequence[str | float | None], **kwargs: object
     ) -> tuple[int, str]:
@@ -62,7 +60,6 @@ class Guard:
 
     @contextmanager
     def during(self, cancel: Callable[[], None]) -> Iterator[list[int]]:
-        """Route the fake's cancel through the chat's."""
         original = self.model.cancel
         self.model.cancel = lambda: (setattr(self.model, "cancel", original), cancel())  # type: ignore[method-assign]
         try:
@@ -104,7 +101,6 @@ def test_ctrl_c_at_the_prompt_says_how_to_leave(play: Play) -> None:
 
 
 def test_ctrl_c_twice_leaves(play: Play) -> None:
-    """Within two seconds it means leaving, with the code of an interrupted program."""
     assert play(FakeModel(["one"]), [None, 1.9, None, "hi"]) == (130, "(Ctrl-D or /exit quits)\n")
 
 

@@ -16,7 +16,6 @@ from pyspec.errors import NumericError
 
 
 def test_two_turns() -> None:
-    """Each line is answered; what the context held of the first turn is kept for the second."""
     code, text = session(
         FakeModel(["one", "tw2~"]), "hi\nand?\n", ChatSettings(verify="margin", stats="on")
     )
@@ -96,7 +95,6 @@ def test_load_of_another_model_warns(tmp_path: Path) -> None:
 
 
 def test_unknown_commands_are_named() -> None:
-    """With what is near or possible, or what is used instead by now."""
     lines = "/regenn\n/nothing\n/verify strict\n/set verify lax\n/forget it\n/set temp\n"
     code, text = session(FakeModel(["x"]), lines)
     assert code == 2
@@ -121,7 +119,6 @@ def test_a_setting_is_known_by_its_option_too() -> None:
 
 
 def test_a_setting_without_a_value_is_shown() -> None:
-    """With what it may be; `/set` alone shows all."""
     code, text = session(FakeModel(["x"]), "/set stats\n/set\n")
     assert code == 0
     first, *lines = text.splitlines()
@@ -130,7 +127,6 @@ def test_a_setting_without_a_value_is_shown() -> None:
 
 
 def test_verify_changes_the_rule() -> None:
-    """From the next answer on."""
     model = FakeModel(["one"])
     _, text = session(model, "hi\n/set verify margin\nhi\n")
     assert text == "one\nverify is margin\none\n"
@@ -164,7 +160,6 @@ def test_system_text() -> None:
 
 
 def test_multi_line_messages() -> None:
-    """Quoted lines and lines that end in a backslash are one message, and never a command."""
     model = FakeModel(["one"])
     session(model, '"""/help\nme"""\na\\\nb\n /exit\n')
     questions = [chr(10).join(["/help", "me"]), "a\nb", " /exit"]

@@ -14,7 +14,6 @@ from pyspec.sampling.verification import Margin, Strict
 
 
 def test_values_are_what_set_takes() -> None:
-    """Each setting's text gives the same setting."""
     settings = ChatSettings()
     for name, value in values(settings).items():
         settings = changed(settings, name, value)
@@ -83,7 +82,6 @@ def test_values_out_of_range_are_refused(name: str, value: str) -> None:
 
 @given(st.sampled_from(list(FIELDS)), st.text())
 def test_any_text_is_taken_or_refused(name: str, value: str) -> None:
-    """No text ends in anything but settings that can be written again, or one sentence."""
     try:
         settings = changed(ChatSettings(), name, value)
     except OptionError:

@@ -50,7 +50,6 @@ def said(text: str, kind: PartKind = "content") -> Piece:
     ],
 )
 def test_safe_drops_what_drives_a_terminal(hostile: str) -> None:
-    """Escape sequences lose what begins them, so only harmless letters are left."""
     shown = safe(f"a{hostile}b")
     assert shown[0] + shown[-1] == "ab"
     assert shown.isprintable()
@@ -164,7 +163,6 @@ def test_a_stop_before_the_first_token_has_no_speed() -> None:
 )
 @pytest.mark.parametrize("step", [1, 2, 100])
 def test_words_wrap_at_the_edge(text: str, wanted: str, step: int) -> None:
-    """Between words, wide characters counted double, in whatever pieces the text comes."""
     wrapper = Wrapper(9)
     shown = "".join(wrapper.push(text[i : i + step]) for i in range(0, len(text), step))
     assert shown + wrapper.finish() == wanted
@@ -172,14 +170,12 @@ def test_words_wrap_at_the_edge(text: str, wanted: str, step: int) -> None:
 
 @given(st.lists(st.text()), st.integers(1, 40))
 def test_wrapping_loses_no_character(pieces: list[str], width: int) -> None:
-    """Only white space comes and goes."""
     wrapper = Wrapper(width)
     shown = "".join(wrapper.push(piece) for piece in pieces) + wrapper.finish()
     assert "".join(shown.split()) == "".join("".join(pieces).split())
 
 
 def test_reasoning_is_dim_and_stands_above_the_text() -> None:
-    """With an empty line between them; hidden, nothing of it is written."""
     for shown, wanted in ((True, "\x1b[2mHm.\x1b[0m\n\nYes.\n"), (False, "Yes.\n")):
         out = io.StringIO()
         console = Console(file=out, force_terminal=True, color_system="standard", width=80)
@@ -246,7 +242,6 @@ def test_what_is_needed_stands_beside_a_long_name(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without what steers a terminal."""
     _, first, second = listed(monkeypatch, 20, terminal=False)
     assert first.split()[-4:] == ["Llama", "3.1", "8B", "Instruct"]
     assert second.split()[0] == "small[x][2J"
@@ -265,13 +260,11 @@ def test_brackets_are_no_markup() -> None:
 
 
 def token(number: int, source: Source = Source.TARGET) -> Token:
-    """A token of an id; relaxed ones have a gap."""
     gap = 0.5 if source is Source.RELAXED else 0.0
     return Token(number, source, gap, ord("-"))
 
 
 def test_tokens_cannot_drive_the_terminal() -> None:
-    """Escapes inside tokens are dropped, in the list of relaxed ones too."""
     shown, text = screen(colour=True)
     tokens = [token(0x1B), token(0x9B, Source.RELAXED)]
     print_legend(shown.out, tokens, lambda at: chr(at).encode() + b"]52;x")
@@ -345,7 +338,6 @@ def test_the_legend_counts_sources_and_names_what_was_preferred() -> None:
 
 
 def test_an_answer_that_is_painted_is_whole_and_closed() -> None:
-    """Tokens of a piece without text count, too; the last frame ends before its line does."""
     shown, text = screen()
     with shown.replying(tokens=lambda number: b"ab"[number : number + 1]) as write:
         write(Piece((token(0, Source.ACCEPTED),)))

@@ -24,7 +24,6 @@ def result(llm: Any) -> Any:
 
 
 def test_the_model_says_what_it_is(llm: Any) -> None:
-    """File, context, draft and rule; closed when it is."""
     assert repr(llm).startswith("<SpeculativeLlama ")
     assert "draft lookup, strict>" in repr(llm)
     llm.close()
@@ -42,7 +41,6 @@ def test_a_model_that_was_never_loaded_has_a_repr() -> None:
 
 
 def test_a_result_is_its_text_and_a_sentence(result: Any) -> None:
-    """At a prompt; `print` shows the dict."""
     assert isinstance(result, ResultView)
     assert repr(result).startswith(f"<answer {result['choices'][0]['text']!r}; ")
     assert "tokens/s" in repr(result)
@@ -71,7 +69,6 @@ def test_the_last_speculation_is_a_sentence_and_counts(llm: Any, result: Any) ->
     ],
 )
 def test_they_are_dicts_for_programs(result: Any, copied: Any) -> None:
-    """As JSON, pickled and copied, without what they show."""
     plain = json.loads(json.dumps(dict(result)))
     assert json.loads(json.dumps(copied(result))) == plain
     assert json.loads(json.dumps(copied(result["speculation"]))) == plain["speculation"]
