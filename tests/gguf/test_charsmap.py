@@ -30,7 +30,6 @@ def step(at, byte, to, *, ends=False):
 
 
 def test_a_sound_table():
-    """As SentencePiece makes them."""
     assert fault_of(SOUND) == ""
     assert fault_of(table({0: ROOT << 10})) == ""
 

@@ -89,7 +89,6 @@ def test_weights_that_are_not_finite_are_rejected(value, tmp_path):
 
 
 def test_rejection_is_not_remembered(tmp_path):
-    """A rejection may come from the machine's state, so the next call tries again."""
     path = tmp_path / "m.gguf"
     made = tiny_llama()
     made.tensors.pop()  # a layer without its norm

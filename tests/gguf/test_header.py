@@ -153,9 +153,6 @@ def test_one_tensor_in_two_parts_is_refused(tmp_path):
         read_header(paths[0])
 
 
-# -- attention's shape -------------------------------------------------------------------------------------------------
-
-
 def test_heads_are_the_files(tiny_target):
     assert shape_of(tiny_target).heads == Heads(
         *[tiny.N_HEAD] * 2, *[tiny.N_EMBD // tiny.N_HEAD] * 2
@@ -184,7 +181,6 @@ def test_a_file_without_heads_has_flash_attention(tiny_recurrent):
     ],
 )
 def test_windows_are_the_headers(tmp_path, arch, keys, window):
-    """By a flag for each layer, by a period, or by the architecture's own; others ignore the size."""
     path = tmp_path / "windows.gguf"
     kv = {"general.architecture": (STR, arch)}
     for key, value in keys.items():

@@ -143,14 +143,12 @@ SAYS = {
 
 
 def test_the_page_has_every_architecture_with_heads():
-    """With what the engine does about it."""
     rows = re.findall(r"^\| `([\w-]+)` \|.*\| (.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert dict(rows) == SAYS
 
 
 @pytest.mark.parametrize("arch", sorted(ONE_HEAD | CHAINED_HEADS))
 def test_what_runs_is_what_the_page_says(arch, tmp_path):
-    """Nothing is said of heads that run."""
     path = write(tmp_path / "model.gguf", arch, "blk.0.attn_norm.weight", HEAD, heads=1)
     runs = SAYS[arch].startswith("runs")
     assert has_head(path) == runs

@@ -48,8 +48,6 @@ def raw_kv(raw):
 
 
 def tensor(**fields):
-    """A change that sets fields of the second tensor (output_norm.weight, 32 values)."""
-
     def change(g):
         for name, content in fields.items():
             setattr(g.tensors[1], name, content)
@@ -115,7 +113,6 @@ BROKEN: dict[str, tuple[Change, str]] = {
 
 
 def broken(folder, change):
-    """A file, whole or changed."""
     made = change if isinstance(change, Gguf) else tiny_llama()
     if made is not change:
         change(made)
@@ -153,7 +150,6 @@ def test_broken_header_is_refused_by_name(change, named, tmp_path):
 
 
 def peak_of_refusal(path, named):
-    """The most memory that it takes, bytes."""
     tracemalloc.start()
     with pytest.raises(ModelInvalid, match=named):
         read_header(path)
@@ -224,7 +220,6 @@ def test_unreadable_file(tiny, monkeypatch):
 
 
 def test_fifo_is_refused_at_once(tmp_path):
-    """A FIFO without a writer is refused, where opening it would wait for ever."""
     path = tmp_path / "fifo.gguf"
     os.mkfifo(path)
     caught: list[BaseException] = []
@@ -328,7 +323,6 @@ def test_fuzzed_header_raises_only_model_errors(edits, cut, tmp_path, tiny_bytes
 
 
 def test_zero_size_tensors_are_no_overlap(tmp_path):
-    """A tensor without elements may share its offset with the next."""
     made = tiny_llama()
     made.tensors.insert(1, Tensor("empty", (0, 4)))
     assert read_header(broken(tmp_path, made)).tensors[1].nbytes == 0

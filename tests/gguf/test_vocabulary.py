@@ -48,7 +48,6 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
 
 @pytest.mark.parametrize("what", PAIRS)
 def test_pairs(tmp_path, what):
-    """Whichever of them drafts."""
     *sides, fits = PAIRS[what]
     one, two = (
         facts_of(
@@ -71,7 +70,6 @@ def test_another_type_of_tokenizer(tmp_path):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A vocabulary of so many tokens with one of them changed, read from a file of its own."""
     folder = tmp_path_factory.mktemp("vocabularies")
 
     def read(size, odd):

@@ -15,14 +15,12 @@ from pyspec.hub.sources import chat_models, find_chat, hub_repo, load_manifest, 
 
 
 def test_a_name_means_its_first_size():
-    """In any letters; ollama's `latest` is none of its own."""
     assert find_chat("qwen3") == find_chat("Qwen3:4B") == find_chat("qwen3:latest")
     assert find_chat("qwen3:5b") is None
     assert find_chat("nothing") is None
 
 
 def test_all_words_have_to_be_there():
-    """In name, repository, licence or note."""
     assert [each.full for each in search(["GEMMA", "12b"])] == ["gemma3:12b"]
     assert [each.full for each in search(["coder"])] == ["qwen2.5-coder:7b"]
     assert search([]) == list(chat_models())
@@ -30,7 +28,6 @@ def test_all_words_have_to_be_there():
 
 
 def test_what_is_listed_can_be_fetched():
-    """Names are unique, repositories are named as the hub's, and drafts are those of a family."""
     models = chat_models()
     assert len({each.full for each in models}) == len(models) >= 12
     drafts = {each.model for family in load_manifest().family for each in family.drafts}
@@ -72,7 +69,6 @@ def test_without_the_option_the_draft_is_named(hub, tmp_path):
 
 
 def test_what_is_here_is_not_fetched_again(hub, tmp_path):
-    """It says so, how to run it, and which draft it lacks."""
     first = pyspec(hub, tmp_path, "pull", "qwen3")
     again = pyspec(hub, tmp_path, "pull", "qwen3", HF_ENDPOINT="http://127.0.0.1:9")
     assert again.stdout == first.stdout
@@ -98,7 +94,6 @@ def test_a_name_like_one_of_the_catalogue_is_a_guess_at_it():
 
 
 def test_a_column_that_says_nothing_is_left_out():
-    """No model of this search has a note."""
     head = run("search", "llama").stdout.splitlines()[0]
     assert head.split() == ["name", "GB", "GB", "in", "memory", "licence", "draft", "repository"]
 

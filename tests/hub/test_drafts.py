@@ -236,11 +236,7 @@ def test_a_start_does_not_wait_for_every_header(home, monkeypatch):
     assert names_of(target) == ["fits"]
 
 
-# -- beside the target -------------------------------------------------------------------------------------------------
-
-
 def ollama(home, target, draft):
-    """A manifest with a draft beside the model, after one of the same weights without it."""
     root, layers = home / ".ollama/models", []
     for kind, raw in (("model", target), ("draft", draft)):
         digest = hashlib.sha256(raw).hexdigest()

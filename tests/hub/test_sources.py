@@ -103,15 +103,11 @@ def test_environment_names_another_folder(shop):
     assert (models_folder(), load_manifest()) == (shop.folder, load_manifest(shop.folder))
 
 
-# -- the hub -----------------------------------------------------------------------------------------------------------
-
-
 TINY = tiny_llama().build()
 
 
 @pytest.fixture
 def hub():
-    """A hub with one repository of three files and a projector."""
     files = {
         "toy-Q8_0.gguf": TINY, "toy-Q4_K_M.gguf": TINY + b"\0" * 32, "mmproj-toy-Q4_K_M.gguf": b"x", "README.md": b"hi",
     }  # fmt: skip
@@ -166,7 +162,6 @@ def test_a_repository_is_fetched_once(hub, tmp_path):
 
 
 def test_a_pasted_url(hub, tmp_path):
-    """The address of a file's page, as a browser shows it."""
     page = "maker/toy-GGUF/blob/main/toy-Q8_0.gguf?download=true"
     for host in ("https://huggingface.co", f"http://127.0.0.1:{hub.server_port}"):
         done = pyspec(hub, tmp_path, "pull", f"{host}/{page}")
@@ -238,7 +233,6 @@ def test_a_split_file_is_fetched_and_removed_whole(tmp_path):
 
 @pytest.mark.parametrize("named", ["", ":Q8_0", "/big-Q8_0-00002-of-00003.gguf"])
 def test_a_split_file_without_a_part_is_refused(tmp_path, named):
-    """Before a byte of the others is fetched; the missing one is named."""
     parts = [f"big-Q8_0-0000{n}-of-00003.gguf" for n in (2, 3)]
     with serving({"maker/big-GGUF": dict.fromkeys(parts, TINY)}) as server:
         done = pyspec(server, tmp_path, "pull", f"hf:maker/big-GGUF{named}")
@@ -249,7 +243,6 @@ def test_a_split_file_without_a_part_is_refused(tmp_path, named):
 
 
 def test_any_part_means_all_of_them(tmp_path):
-    """By a name and by an address, on the hub and once they are here."""
     parts = {path.name: path.read_bytes() for path in split(tmp_path)}
     with serving({"maker/big-GGUF": parts}) as server:
         name = "hf:maker/big-GGUF/big-00002-of-00003.gguf"
@@ -263,7 +256,6 @@ def test_any_part_means_all_of_them(tmp_path):
 
 
 def test_a_file_that_was_spoilt_on_the_way(hub, tmp_path):
-    """Its sha256 is the hub's or it is not kept."""
     hub.spoilt["toy-Q8_0.gguf"] = TINY[:-1] + b"?"
     done = pyspec(hub, tmp_path, "path", "maker/toy-GGUF:Q8_0")
     assert done.returncode == 1

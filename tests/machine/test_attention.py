@@ -21,7 +21,6 @@ ON, OFF = (llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED, llama_cpp.LLAMA_FLASH_ATTN_T
 
 @pytest.fixture
 def measured(monkeypatch):
-    """What the measurement finds behind every depth, and what it was asked."""
     found, asked = [Times((1.0, 1.0), (1.0, 0.5))], []
 
     def measure(*what):
@@ -33,9 +32,6 @@ def measured(monkeypatch):
     return found, asked
 
 
-# -- the measurement ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("depths", [[1], [64], [64, 600]])
 def test_a_toy_is_timed(depths):
     times = attention._measure(HEADS, depths, 1)
@@ -44,7 +40,6 @@ def test_a_toy_is_timed(depths):
 
 
 def test_a_row_is_timed_behind_as_many_cells(monkeypatch):
-    """And a chunk in front of the last of them."""
     seen, timed, chunk = set(), attention._Cells.timed, attention._CHUNK
 
     def noted(cells, n):
@@ -93,9 +88,6 @@ def test_a_window_spares_flash_attention_what_it_hides():
     assert (on < all_[0], off) == (True, all_[1])
     on, off = weigh(times, Window(512, 0.75), swa_full=False)
     assert on == off < all_[0]
-
-
-# -- what is asked and kept --------------------------------------------------------------------------------------------
 
 
 def test_it_is_measured_once(tiny_target, measured):
@@ -158,9 +150,6 @@ def test_scores_that_memory_does_not_hold_decide(tiny_target, measured, monkeypa
     monkeypatch.setattr(attention, "machine_memory", lambda: 1 << 20)
     assert flash_pays(shape_of(tiny_target), 16, 1, n_ubatch=16) is False
     assert flash_pays(shape_of(tiny_target), 1 << 20, 1) is True
-
-
-# -- who follows it ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

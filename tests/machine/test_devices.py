@@ -32,8 +32,6 @@ def device(name, kind):
 
 @pytest.fixture
 def has(monkeypatch):
-    """Sets which devices llama.cpp has, by name and kind, and which makers' cards the machine has."""
-
     def set_(*devices, cards=()):
         found = [device(name, kind) for name, kind in devices]
         monkeypatch.setattr(module, "devices", lambda: found)
@@ -51,7 +49,6 @@ def test_lists_of_names():
 
 
 def test_layers_without_a_device_are_refused(has):
-    """The sentence says what to install; an accelerator takes no layers."""
     has(CPU, ("BLAS", "accelerator"))
     said = "\n".join(lacking_devices())
     assert "DGGML_CUDA=on" in said

@@ -21,7 +21,6 @@ def path(tmp_path):
 
 @pytest.fixture
 def record(path, own_cache):
-    """The file that keeps a fact: the colour of `path` is red."""
     remember("colour", stamp(path), "red")
     (record,) = (own_cache / "facts").iterdir()
     return record
@@ -96,9 +95,6 @@ def test_missing_file_is_named(tmp_path):
         file_sha256(tmp_path / "absent")
 
 
-# -- reading and writing -----------------------------------------------------------------------------------------------
-
-
 def test_text_loses_its_mark_and_its_carriage_returns():
     assert utf8(b"\xef\xbb\xbfone\r\ntwo", "a.txt") == "one\ntwo"
 
@@ -117,7 +113,6 @@ def test_file_is_replaced(tmp_path):
 
 
 def test_failure_leaves_the_old_file(tmp_path):
-    """Also one in the middle of the content; the temporary file is gone."""
     path = tmp_path / "out"
     path.write_bytes(b"old")
 

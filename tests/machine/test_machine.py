@@ -55,9 +55,6 @@ def test_hyper_threads_are_no_cores(smt, physical, cores, tmp_path, monkeypatch)
     assert module.physical_cores(8, tmp_path) == cores
 
 
-# -- other programs ----------------------------------------------------------------------------------------------------
-
-
 SPIN = "import time\nwhile time.process_time() < 10: pass"
 """Ends by itself where a test is killed before it can end it."""
 
@@ -133,7 +130,6 @@ def test_processors_of_others_alone_do_not_count():
 
 
 def test_a_disturbed_answer_is_timed_again(monkeypatch):
-    """Until it is quiet, four times at most; the quietest one stays."""
     shares = iter([0.5, 0.2, 0.01])
     monkeypatch.setattr(bench.Watch, "others", lambda _self: next(shares))
     made = []

@@ -65,9 +65,6 @@ def llama_cpp(root):
     return put(root / "maker_toy-GGUF_toy-Q4_K_M.gguf")
 
 
-# -- their names -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["toy:135m", "TOY:135m", "registry.ollama.ai/library/toy:135m"])
 def test_ollama_by_the_name_it_has_there(home, name):
     blob = ollama(home / ".ollama/models", "toy:135m")
@@ -130,9 +127,6 @@ def test_no_module_calls_a_target_by_its_file():
 )  # fmt: skip
 def test_types_in_file_names(file, wanted):
     assert quant_of(file) == wanted
-
-
-# -- their folders -----------------------------------------------------------------------------------------------------
 
 
 def test_latest_needs_no_tag(home):
@@ -241,15 +235,11 @@ def test_a_repository_of_several_types(home):
 
 
 def test_a_folder_that_cannot_be_read(home):
-    """It has no models; the others do."""
     root = home / ".lmstudio/models"
     path = lm_studio(root)
     (root / "loop").symlink_to(root)
     (root / "gone.gguf").symlink_to(home / "nowhere")
     assert resolve("toy-Q4_K_M") == path
-
-
-# -- added, removed and listed -----------------------------------------------------------------------------------------
 
 
 def test_added_files_have_names(home):
@@ -287,7 +277,6 @@ def test_what_cannot_be_added(home):
 
 
 def test_other_programs_models_are_left_to_them(home):
-    """`rm` names the program that removes them."""
     blob = ollama(home / ".ollama/models", "toy:1b")
     with pytest.raises(OptionError, match="ollama rm toy:1b"):
         remove("toy:1b")

