@@ -14,7 +14,6 @@ NATIVE = Path(__file__).parents[2] / "native"
 
 @pytest.fixture(scope="session")
 def native() -> Path:
-    """The folder of the C sources."""
     return NATIVE
 
 
@@ -23,7 +22,6 @@ def native() -> Path:
     ids=["base", "avx2", "avx512"].__getitem__,
 )
 def level(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Hold the kernels to one instruction set for a test."""
     assert lib.ps_simd_limit(request.param) == request.param
     yield request.param
     lib.ps_simd_limit(lib.PS_SIMD_AVX512)

@@ -17,7 +17,6 @@ from pyspec._lib import ffi, lib
 def c_agree(
     draft: np.ndarray, companion: np.ndarray, drafted: list[int]
 ) -> tuple[int, list[tuple]]:
-    """Status and the results of the kernel for rows [n, n_vocab]."""
     out = ffi.new("ps_agreement[]", len(drafted))
     ids = np.array(drafted, np.int32)
     status = lib.ps_agree(
@@ -43,7 +42,6 @@ def test_is_the_twins(level: int, row: np.ndarray, seed: int, where: int) -> Non
 
 @pytest.mark.parametrize("n", [49152, 262144])
 def test_real_sizes(level: int, n: int) -> None:
-    """A vocabulary's worth of logits loses no precision."""
     draft, companion = random_row(n, 1), random_row(n, 2)
     drafted = int(draft.argmax())
     _, [got] = c_agree(draft[None], companion[None], [drafted])
@@ -51,7 +49,6 @@ def test_real_sizes(level: int, n: int) -> None:
 
 
 def test_equal_rows_agree_fully(level: int) -> None:
-    """A companion that is the draft: S = 1, A = 1, within rounding and never above 1."""
     row = random_row(5000)
     _, [got] = c_agree(row[None], row[None].copy(), [17])
     assert 1 - 2e-6 <= got[0] <= 1
@@ -59,7 +56,6 @@ def test_equal_rows_agree_fully(level: int) -> None:
 
 
 def test_disjoint_rows_do_not(level: int) -> None:
-    """Rows with nothing in common: S = 0, A = 0."""
     draft, companion = np.full((2, 100), -np.inf, np.float32)
     draft[3], companion[4] = 1.0, 1.0
     _, [got] = c_agree(draft[None], companion[None], [3])
@@ -78,7 +74,6 @@ def test_disjoint_rows_do_not(level: int) -> None:
 def test_ratio_of_the_impossible(
     level: int, in_draft: float, in_companion: float, a: float
 ) -> None:
-    """A is defined where a probability is 0 or too small for a float."""
     draft, companion = np.zeros((2, 4), np.float32)
     draft[2], companion[2] = in_draft, in_companion
     _, [got] = c_agree(draft[None], companion[None], [2])
@@ -86,7 +81,6 @@ def test_ratio_of_the_impossible(
 
 
 def test_rows_are_taken_apart(level: int) -> None:
-    """Several pairs at once give what each gives alone."""
     draft, companion = (
         random_row(4 * 777, 3).reshape(4, 777),
         random_row(4 * 777, 4).reshape(4, 777),
@@ -99,7 +93,6 @@ def test_rows_are_taken_apart(level: int) -> None:
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_nan_is_refused(level: int, side: int) -> None:
-    """A NaN on either side is PS_E_NUMERIC."""
     pair = [random_row(300, 5)[None], random_row(300, 6)[None]]
     pair[side][0, 211] = np.nan
     assert c_agree(*pair, [0])[0] == lib.PS_E_NUMERIC
@@ -107,6 +100,5 @@ def test_nan_is_refused(level: int, side: int) -> None:
 
 @pytest.mark.parametrize("drafted", [-1, 300])
 def test_ids_are_checked(drafted: int) -> None:
-    """A drafted id outside the vocabulary is PS_E_ARG."""
     row = random_row(300)[None]
     assert c_agree(row, row, [drafted])[0] == lib.PS_E_ARG

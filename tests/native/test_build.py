@@ -39,7 +39,6 @@ def test_one_symbol_is_exported() -> None:
     sys.platform != "linux" or not shutil.which("readelf"), reason="reads ELF headers"
 )
 def test_no_llama_library_is_linked() -> None:
-    """The extension names no libllama: a second copy in the process would be undefined behaviour."""
     command = ["readelf", "-d", _native.__file__]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     needed = re.findall(r"NEEDED.*\[(.*)\]", listed)
@@ -48,7 +47,6 @@ def test_no_llama_library_is_linked() -> None:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_know_no_llama(native: Path, name: str) -> None:
-    """Kernels include the C library, the surface and each other."""
     source = (native / name).read_text()
     included = re.findall(r'#include [<"](.*?)[>"]', source)
     own = [header for header in included if header.startswith(("ps_", "pyspec", "llama"))]

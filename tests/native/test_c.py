@@ -17,7 +17,6 @@ NAMES = sorted(path.stem.removeprefix("test_") for path in (NATIVE / "tests").gl
 @pytest.mark.skipif(sys.platform != "linux", reason="is built as GCC and the GNU linker do it")
 @pytest.mark.parametrize("name", NAMES)
 def test_c_tests_pass(name: str) -> None:
-    """The program is built without a warning, checks something and finds nothing; run.sh has one for every file."""
     run = subprocess.run(
         ["sh", NATIVE / "tests" / "run.sh", name],
         capture_output=True, text=True, check=False, env={**os.environ, "PLAIN": "1"},

@@ -35,7 +35,6 @@ def test_the_extension_is_of_this_header(native: Path) -> None:
 def test_the_key_is_of_declarations(
     native: Path, cdef: dict[str, Any], old: str, new: str, same: bool
 ) -> None:
-    """Comments and blanks do not count, values and types do."""
     header = (native / "pyspec.h").read_text()
     assert old in header
     assert (cdef["key"](header) == cdef["key"](header.replace(old, new))) is same
@@ -49,19 +48,16 @@ def test_nothing_is_declared_for_the_preprocessor(native: Path, cdef: dict[str, 
 
 
 def test_surface_has_one_prefix(native: Path) -> None:
-    """Every function of the header begins with ps_."""
     calls = re.findall(r"^[\w ]+?\**(\w+)\(", (native / "pyspec.h").read_text(), flags=re.MULTILINE)
     assert calls
     assert [name for name in calls if not name.startswith("ps_")] == []
 
 
 def test_longest_draft_is_the_same() -> None:
-    """Python's MAX_DRAFT is C's PS_MAX_DRAFT."""
     assert lib.PS_MAX_DRAFT == MAX_DRAFT
 
 
 def test_status_values_are_pinned() -> None:
-    """Statuses are numbered without gaps from PS_OK = 0."""
     values = sorted(ffi.typeof("ps_status").elements)
     assert values == list(range(len(values)))
     assert lib.PS_OK == 0

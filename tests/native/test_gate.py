@@ -52,7 +52,6 @@ def greedy_gap(row: Row) -> float:
 
 
 def row(z1: float, z2: float) -> Row:
-    """A row whose first is token 1 and whose second is token 2."""
     return Row(1, 2, z1, z2, 0)
 
 
@@ -85,20 +84,17 @@ TABLE = [
 
 @pytest.mark.parametrize(("z1", "z2", "paper", "ours"), TABLE)
 def test_infinite_gap_is_the_papers_rule(z1: float, z2: float, paper: bool, ours: bool) -> None:
-    """With gap = inf the runner-up is taken where z1 > 0 and z2 / z1 > theta, and nowhere else."""
     assert (c_decide(Gate(0.9), row(z1, z2), 1, 2)[0] == RELAXED) is paper
 
 
 @pytest.mark.parametrize(("z1", "z2", "paper", "ours"), TABLE)
 def test_gap_bounds_the_ratio(z1: float, z2: float, paper: bool, ours: bool) -> None:
-    """A gap of one nat closes the gate further."""
     assert (c_decide(Gate(0.9, gap=1.0), row(z1, z2), 1, 2)[0] == RELAXED) is ours
 
 
 @pytest.mark.parametrize(("z1", "z2", "paper", "ours"), TABLE)
 @pytest.mark.parametrize("theta", [1.0, 1.5, INF, math.nan])
 def test_theta_of_one_closes(theta: float, z1: float, z2: float, paper: bool, ours: bool) -> None:
-    """From theta = 1 on nothing is relaxed, ties included."""
     assert c_decide(Gate(theta), row(z1, z2), 1, 2)[0] == REJECTED
 
 
@@ -111,14 +107,12 @@ def test_third_is_refused(drafted: int) -> None:
 
 
 def test_exact_match_goes_first() -> None:
-    """The drafted token that the target chose is exact with a closed gate, an open one, barred or none."""
     for gate in (None, Gate(1.0), Gate(0.1)):
         for barred in (False, True):
             assert c_decide(gate, row(9.0, 8.9), 2, 2, barred) == (EXACT, 0.0)
 
 
 def test_barred_is_never_relaxed() -> None:
-    """End-of-generation and control tokens are accepted exactly or not at all."""
     assert c_decide(Gate(0.9), row(9.0, 8.9), 1, 2, barred=True) == (REJECTED, 0.0)
 
 
@@ -143,13 +137,11 @@ def test_gaps_count_in_the_distribution_in_force() -> None:
 
 @pytest.mark.parametrize("drafted", [1, 2])
 def test_budget_of_nothing_is_strict(drafted: int) -> None:
-    """Budget 0 closes the gate, also to a token that would cost nothing."""
     assert c_decide(Gate(0.9, budget=0.0, sampled=True), row(9.0, 8.9), 5, drafted)[0] == REJECTED
     assert c_decide(Gate(0.9, budget=0.0), row(9.0, 9.0), 1, 2)[0] == REJECTED
 
 
 def test_budget_bounds_the_sum() -> None:
-    """Relaxed tokens stop before their gaps exceed the budget; a smaller gap may still fit."""
     gate = Gate(0.9, budget=1.25)
     seen = [c_decide(gate, row(10.0, 10.0 - gap), 1, 2) for gap in (0.5, 0.5, 0.5, 0.25, 0.25)]
     assert seen == [
@@ -200,7 +192,6 @@ limits = st.one_of(st.floats(0, 3, width=32), st.just(INF))
     ),
 )
 def test_is_the_twins(z, theta, gap, budget, sampled, force, missing, confirm, steps) -> None:
-    """Any gate over any run of tokens decides as the twin does and ends in the same state."""
     ours, twin = (Gate(theta, gap, budget, sampled, confirm) for _ in range(2))
     for chosen, drafted, barred, behind in steps:
         seen = row(z[0], z[1])
@@ -210,7 +201,6 @@ def test_is_the_twins(z, theta, gap, budget, sampled, force, missing, confirm, s
 
 
 def test_null_is_refused() -> None:
-    """Results have to go somewhere."""
     assert (
         lib.ps_gate_decide(ffi.NULL, ffi.NULL, ffi.NULL, ffi.NULL, 0, 0, 0, ffi.NULL, ffi.NULL)
         == lib.PS_E_ARG
@@ -221,7 +211,6 @@ def test_null_is_refused() -> None:
     ("behind", "verdict"), [(0, REJECTED), (1, REJECTED), (2, RELAXED), (9, RELAXED)]
 )
 def test_confirmed_by_what_follows(behind, verdict) -> None:
-    """So many tokens behind it must be the target's own, and the row must allow it all the same."""
     gate = Gate(0.9, confirm=2)
     assert c_decide(gate, row(9.0, 8.5), 1, 2, behind=behind)[0] == verdict
     assert c_decide(gate, row(9.0, 2.0), 1, 2, behind=behind)[0] == REJECTED

@@ -22,7 +22,6 @@ def c_noise(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
 
 
 def uniform(g: np.ndarray) -> np.ndarray:
-    """The uniform numbers that Gumbel noise was made of."""
     return np.exp(-np.exp(-g))
 
 
@@ -39,7 +38,6 @@ def far(counts: np.ndarray) -> float:
     first=st.integers(0, 2**31 - 200),
 )
 def test_noise_is_the_twins(seed: int, position: int, first: int) -> None:
-    """Integers exactly, logarithms to the last digits."""
     ids = np.arange(first, first + 100, dtype=np.int32)
     assert c_noise(seed, position, ids) == pytest.approx(
         noise(seed, position, ids), rel=1e-14, abs=1e-15
@@ -75,7 +73,6 @@ def test_noise_is_uniform_along_each_axis(axis: str) -> None:
 
 
 def test_every_bit_of_the_hash_hangs_on_every_bit_of_what_goes_in() -> None:
-    """One bit of seed, position or id changes each of the 32 bits half of the times."""
     ids = np.arange(4000)
     plain = noise_hash(3, 5, ids)
     changed = [noise_hash(3 ^ (1 << bit), 5, ids) for bit in range(32)]
@@ -86,13 +83,9 @@ def test_every_bit_of_the_hash_hangs_on_every_bit_of_what_goes_in() -> None:
         assert max(abs(np.array(flips) - 0.5)) < 0.05
 
 
-# -- draws -------------------------------------------------------------------------------------------------------------
-
-
 def c_draw(
     row: np.ndarray, temperature: float, min_p: float, seed: int, position: int
 ) -> tuple[int, ...]:
-    """Status, and the two best, of the kernel."""
     how = ffi.new("ps_coupling *", {"seed": seed, "temperature": temperature, "min_p": min_p})
     out = ffi.new("ps_row *")
     status = lib.ps_draw(ffi.from_buffer("float[]", row), len(row), how, position, out)
@@ -129,7 +122,6 @@ def test_draws_of_a_real_size_are_the_twins(level: int, scale: float, min_p: flo
 
 
 def c_cut(row: np.ndarray, **how: float) -> tuple[int, float]:
-    """Status, and the share, of the kernel."""
     coupling = ffi.new("ps_coupling *", {"seed": 1, "temperature": 0.8, **how})
     out = ffi.new("float *")
     return lib.ps_draw_cut(ffi.from_buffer("float[]", row), len(row), coupling, out), out[0]
@@ -140,7 +132,6 @@ def c_cut(row: np.ndarray, **how: float) -> tuple[int, float]:
 def test_a_cut_leaves_what_top_k_and_then_top_p_do(
     level: int, scale: float, top_k: int, top_p: float
 ) -> None:
-    """The token that reaches top-p is the last that stays."""
     row = (scale * np.random.default_rng(5).standard_normal(49152)).astype(np.float32)
     status, share = c_cut(row, top_k=top_k, top_p=top_p)
     best = np.sort(row)[::-1][:top_k].astype(np.float64)
@@ -161,7 +152,6 @@ def test_a_row_is_cut_by_min_p_alone_where_there_is_one_or_no_top_k(how: dict[st
 
 
 def test_draws_have_the_softmax_of_the_row() -> None:
-    """40,000 positions of one row."""
     row = np.random.default_rng(1).standard_normal(12).astype(np.float32)
     drawn = [c_draw(row, 0.7, 0.0, 3, position)[1] for position in range(40_000)]
     weights = np.exp(row.astype(np.float64) / np.float32(0.7))
@@ -180,6 +170,5 @@ def test_equal_scores_go_to_the_lowest_id() -> None:
     "bad", [{"temperature": 0.0}, {"temperature": math.nan}, {"min_p": 1.5}, {"position": -1}]
 )
 def test_what_cannot_be_drawn_is_refused(bad: dict[str, float]) -> None:
-    """A temperature that is none, a share above one, a place before the text."""
     asked = {"temperature": 1.0, "min_p": 0.0, "seed": 1, "position": 1, **bad}
     assert c_draw(np.zeros(4, np.float32), **asked)[0] == lib.PS_E_ARG

@@ -39,7 +39,6 @@ def test_lse_is_the_twins(level: int, row: np.ndarray) -> None:
 
 @pytest.mark.parametrize("n", [*EDGES, 49152, 151936, 262144])
 def test_real_sizes(level: int, n: int) -> None:
-    """A vocabulary's worth of logits loses no precision."""
     row = random_row(n, seed=n)
     _, got = c_scan(row)
     want = scan(row)
@@ -49,7 +48,6 @@ def test_real_sizes(level: int, n: int) -> None:
 
 @pytest.mark.parametrize("shape", ["rising", "falling", "flat"])
 def test_ordered_rows(level: int, shape: str) -> None:
-    """Rows that move the maximum in every block, and in none, are summed alike."""
     ramp = np.linspace(-200, 200, 3000).astype(np.float32)
     row = {"rising": ramp, "falling": ramp[::-1].copy(), "flat": np.zeros(3000, np.float32)}[shape]
     _, got = c_scan(row)
@@ -62,7 +60,6 @@ def test_ordered_rows(level: int, shape: str) -> None:
     row=rows(), bad=st.sampled_from([math.nan, -math.nan, math.inf]), where=st.integers(0, 2**31)
 )
 def test_not_finite_is_refused(level: int, row: np.ndarray, bad: float, where: int) -> None:
-    """One NaN (of either sign) or +inf anywhere is PS_E_NUMERIC, whatever is asked for."""
     row[where % len(row)] = bad
     for what in (lib.PS_SCAN_TOP2, lib.PS_SCAN_LSE):
         assert c_scan(row, what)[0] == lib.PS_E_NUMERIC
@@ -70,7 +67,6 @@ def test_not_finite_is_refused(level: int, row: np.ndarray, bad: float, where: i
 
 @pytest.mark.parametrize("payload", [0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_every_nan_is_seen(level: int, payload: int) -> None:
-    """Signalling NaNs and NaNs with odd payloads count as NaN."""
     row = random_row(1500)
     row.view(np.uint32)[1321] = payload
     assert c_scan(row)[0] == lib.PS_E_NUMERIC
@@ -78,13 +74,11 @@ def test_every_nan_is_seen(level: int, payload: int) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 1024, 4099])
 def test_all_minus_infinity_is_refused(level: int, n: int) -> None:
-    """A row of which nothing is possible is PS_E_NUMERIC."""
     assert c_scan(np.full(n, -np.inf, np.float32))[0] == lib.PS_E_NUMERIC
 
 
 @pytest.mark.parametrize("at", [0, 1, 1999])
 def test_one_possible_token(level: int, at: int) -> None:
-    """Where all but one are -inf the second is the lowest other id, at -inf."""
     row = np.full(2000, -np.inf, np.float32)
     row[at] = 3.5
     _, got = c_scan(row)
@@ -97,6 +91,5 @@ def test_one_entry() -> None:
 
 @pytest.mark.parametrize(("n", "what"), [(0, 1), (-1, 1), (4, 2), (4, -1), (4, 4)])
 def test_arguments_are_checked(n: int, what: int) -> None:
-    """A length below 1 and an unknown request are PS_E_ARG."""
     assert lib.ps_scan(ffi.new("float[4]"), n, what, ffi.new("ps_row *")) == lib.PS_E_ARG
     assert lib.ps_scan(ffi.NULL, 4, 1, ffi.new("ps_row *")) == lib.PS_E_ARG

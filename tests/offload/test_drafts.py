@@ -41,7 +41,6 @@ def answers(in_child: Run, path: Path, **options: object) -> tuple[int, int]:
 
 
 def test_lookup(in_child: Run, tiny_target: Path) -> None:
-    """The text itself drafts, and what is refused is rolled back on the device."""
     drafted, beside = answers(in_child, tiny_target, draft="lookup")
     assert drafted > 0
     assert beside == 0
@@ -50,7 +49,6 @@ def test_lookup(in_child: Run, tiny_target: Path) -> None:
 def test_companion(
     in_child: Run, tiny_target: Path, tiny_draft: Path, tiny_companion: Path
 ) -> None:
-    """Three models lie there, and one reads what another drafted."""
     words = {"draft": str(tiny_draft), "companion": str(tiny_companion), "length": "companion"}
     drafted, beside = answers(in_child, tiny_target, **words)
     assert drafted > 0
@@ -76,15 +74,11 @@ def wide_heads(tiny_folder: Path) -> tuple[Path, Path]:
 
 
 def test_quantised_cells(in_child: Run, wide_heads: tuple[Path, Path]) -> None:
-    """Of target and draft, as Q8_0."""
     target, draft = wide_heads
     types = dict.fromkeys(("type_k", "type_v", "draft_type_k", "draft_type_v"), 8)
     drafted, beside = answers(in_child, target, draft=str(draft), flash_attn=True, **types)
     assert drafted > 0
     assert beside == 1
-
-
-# -- commands ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

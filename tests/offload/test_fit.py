@@ -118,7 +118,6 @@ def test_as_much_as_fits_is_placed(
 
 
 def test_cache_counts(in_child: Run, eight_layers: Path) -> None:
-    """A device that holds all layers with a short context holds fewer with a long one."""
     code = """
 path = sys.argv[2]
 llm, one = open_(path, 1 << 33, -1, n_ctx=1024)
@@ -157,7 +156,6 @@ end([llm.model_params.n_gpu_layers, *both])
 
 
 def test_draft_takes_what_is_left(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
-    """The target comes first; where it leaves nothing, the draft is the processor's."""
     code = """
 path, draft = sys.argv[2:]
 def layers(memory):
@@ -180,7 +178,6 @@ end([layers(4 * whole), layers(1.15 * whole)])
 
 
 def test_sequences_count(in_child: Run, eight_layers: Path) -> None:
-    """A batch fits layers with the cells of all its sequences."""
     code = """
 from pyspec.batch import Batch, Settings
 path = sys.argv[2]

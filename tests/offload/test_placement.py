@@ -21,7 +21,6 @@ end([first.most_used, second.most_used > 0])
 
 
 def test_draft_has_a_device_of_its_own(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
-    """`draft_devices` leaves the target where it is."""
     code = """
 path, draft = sys.argv[2:]
 (first, a), (second, b) = device(1 << 32), device(1 << 32)
@@ -55,7 +54,6 @@ end([used(split_mode=0, main_gpu=1), used(tensor_split=[1.0, 0.0]), used()])
 
 
 def test_answers_are_the_processors(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
-    """Greedy text is the same with no layer, some and all layers on a device, draft and target each."""
     code = """
 path, draft = sys.argv[2:]
 one, name = device(1 << 32)
@@ -73,7 +71,6 @@ end([len(set(texts)), len(texts[0])])
 
 
 def test_one_line_says_where(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
-    """`placed` names layers and devices, and nothing where all is the processor's."""
     code = """
 path, draft = sys.argv[2:]
 one, name = device(1 << 32)
@@ -91,7 +88,6 @@ end(said)
 
 
 def test_info_lists_servers(in_child: Run) -> None:
-    """A device has a name, what it is, its kind and its memory."""
     code = """
 one, name = device(3 << 30)
 each = layer_devices()[0]

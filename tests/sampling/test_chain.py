@@ -77,7 +77,6 @@ def test_the_coldest_temperature_chooses_the_likeliest(open_plain, tiny_target, 
 
 @pytest.fixture
 def picking(open_plain, tiny_target):
-    """Makes a chain of options for the tiny model."""
     with ExitStack() as made:
         yield lambda **how: made.enter_context(_chain(Sampling(**how), open_plain(tiny_target)))
 
@@ -219,7 +218,6 @@ def test_chances_of_xtc_are_uniform_and_apart():
 
 @pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
 def test_xtc_excludes_as_often_as_it_shall(open_plain, tiny_target, noise):
-    """All but the least likely of those that reach the threshold, at so many of the positions."""
     sampling = Sampling(
         temperature=1.0, seed=3, noise=noise, xtc_probability=0.3, xtc_threshold=0.2
     )

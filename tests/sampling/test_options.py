@@ -33,7 +33,6 @@ class More(SamplerNumbers):
 
 
 def test_a_number_is_added_in_one_place() -> None:
-    """The table, the command line, `/set`, and records and requests have it."""
     assert numbers(More)[-1].name == "knob"
     made: dict[str, Any] = {name: own for name, _, own in number_options(More)}
     assert made["knob"].metadata["names"] == ("--knob",)

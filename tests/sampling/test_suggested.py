@@ -65,7 +65,6 @@ def test_what_cannot_be_followed_is_named(tmp_path: Path, said: Any, left: Any) 
 
 
 def ollama(root: Path, model: Path, **named: dict[str, Any]) -> Path:
-    """A folder of ollama's, in which these names have parameters and one file."""
     blobs = root / "blobs"
     blobs.mkdir()
     blob = blobs / f"sha256-{'a' * 64}"
@@ -88,9 +87,6 @@ def test_ollamas_parameters_come_before_the_files(tmp_path: Path, suggesting: Pa
     assert suggested_by(blob, "chat").values["temperature"] == 1
     assert suggested_by(blob, "code:latest").values["temperature"] == 0
     assert suggested_by(blob, "code").values["top_k"] == 7
-
-
-# -- at each interface -------------------------------------------------------------------------------------------------
 
 
 def test_generate_follows_it_and_says_so(suggesting: Path) -> None:

@@ -32,7 +32,6 @@ def test_limits_are_the_papers_ratio_and_one_nat_or_the_rules_own():
     ],
 )  # fmt: skip
 def test_out_of_range_is_an_option_error(option, value):
-    """The message names option and value; a NaN is out of every range."""
     with pytest.raises(OptionError, match=option):
         Margin(**{option: value})
 
