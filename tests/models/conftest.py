@@ -10,7 +10,6 @@ from helpers.make_target import write_target
 
 @pytest.fixture(scope="session")
 def tiny_target(tmp_path_factory):
-    """A GGUF of three random layers with byte tokens and a chat template."""
     return write_target(tmp_path_factory.mktemp("target") / "tiny.gguf")
 
 
@@ -24,7 +23,6 @@ def prompt_file(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def recording(tiny_target, tmp_path_factory):
-    """A recording of some answers of the tiny target."""
     from models.recipe import write
 
     folder = tmp_path_factory.mktemp("recording") / "rec"

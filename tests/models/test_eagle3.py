@@ -70,7 +70,6 @@ class Llama:
             lc.llama_model_free(model)
 
     def fuse(self, features):
-        """G [rows, width] of features [rows, layers * width]."""
         batch = batch_of(features)
         assert lc.llama_encode(self.draft, batch) == 0
         found = ext.llama_get_embeddings_nextn(self.draft)
@@ -87,7 +86,6 @@ class Llama:
 
 
 def batch_of(vectors):
-    """A llama_batch of one sequence of vectors, every row an output."""
     batch = lc.llama_batch_init(len(vectors), vectors.shape[1], 1)
     batch.n_tokens = len(vectors)
     for i in range(len(vectors)):
@@ -123,7 +121,6 @@ def test_llama_computes_what_torch_does(
 
 
 def test_f32_file_holds_the_trained_weights(head, checkpoint, tiny_target, tmp_path):
-    """Nothing is permuted or renamed on the way through the file, and sizes are folded into fc."""
     path = tmp_path / "e.gguf"
     export.export(checkpoint, tiny_target, [], path, "f32", "tiny")
     back = eagle3.read_head(gguf_io.Source(path, "eagle3"), gguf_io.Source(tiny_target))
@@ -151,7 +148,6 @@ def test_rollout_is_drafting_step_by_step(head, recording):
 
 @pytest.mark.parametrize("count", [1, 0])
 def test_a_head_reads_the_deepest_features_alone(tiny_target, recording, tmp_path, count):
-    """What it does not read changes nothing, in training and in the file; what it reads does."""
     wanted = train.StudentOptions(SIZES, draft_vocab=DRAFT_VOCAB, features=count)
     plan = trainer.TrainingPlan(steps=2, tokens=128, rollout=2)
     run = train.prepare(tiny_target, Corpus([recording], 448), wanted, plan, tmp_path)
@@ -185,7 +181,6 @@ def test_draft_vocabulary_is_what_the_target_says(recording):
 
 
 def test_the_loss_knows_the_whole_distribution(head, tiny_target, recording):
-    """Probabilities of the draft vocabulary are those of a softmax over all ids."""
     rows = Recording(recording).sequence(3)
     lesson = eagle3.Eagle3Objective(head, TrainingPlan())
     found, _ = lesson._wanted(rows, torch.device("cpu"))
@@ -228,7 +223,6 @@ def test_recordings_without_layers_are_refused(tiny_target, recording, tmp_path)
 
 
 def test_a_window_hides_the_prompts_beginning(checkpoint, tiny_target, recording, tmp_path):
-    """What a head guesses with a window is what it guesses where there is nothing before it."""
     path = tmp_path / "e.gguf"
     export.export(checkpoint, tiny_target, [recording], path, "f32", "tiny")
     rows, prompt = Recording(recording).sequence(2), 9
@@ -240,7 +234,6 @@ def test_a_window_hides_the_prompts_beginning(checkpoint, tiny_target, recording
 
 
 def test_evaluate_scores_a_head(checkpoint, tiny_target, recording, tmp_path):
-    """The command records the layers that the head reads and scores it at every draft step."""
     path = tmp_path / "head.gguf"
     export.export(checkpoint, tiny_target, [recording], path, "q4_0", "tiny")
     bench = tmp_path / "bench.jsonl"

@@ -9,7 +9,6 @@ from models.recipe import gguf_io
 
 
 def correlated_states(count, width):
-    """States that mostly lie in a quarter of their dimensions, as hidden states do."""
     rng = np.random.default_rng(1)
     mix = rng.standard_normal((width // 4, width))
     noise = 0.1 * rng.standard_normal((count, width))
@@ -17,7 +16,6 @@ def correlated_states(count, width):
 
 
 def test_bytes_read_back_as_the_values():
-    """Ggml's layout: what gguf dequantises is exactly what was rounded."""
     matrix = np.random.default_rng(0).standard_normal((20, 64)).astype(np.float32)
     values, scale = gguf_io.compensated(matrix, np.eye(64))
     raw = gguf_io.packed(values, scale)

@@ -14,12 +14,10 @@ from pyspec.errors import TrainingError
 
 
 def test_the_order_is_fixed(prompt_file):
-    """Two loads with one seed give the same list, so a resumed run goes on where it was."""
     assert prompts.load(prompt_file, None, 3) == prompts.load(prompt_file, None, 3)
 
 
 def test_bench_questions_are_left_out(prompt_file, tmp_path):
-    """A prompt that equals a question of the bench but for punctuation is dropped."""
     bench = tmp_path / "bench.jsonl"
     bench.write_text(json.dumps({"turns": ["Say hello, 3 times!"]}))
     texts = [text for _, text in prompts.load(prompt_file, bench, 1)]

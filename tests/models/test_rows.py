@@ -65,7 +65,6 @@ def test_no_recording_is_one_sentence(tmp_path):
 
 
 def test_joined_sequences_are_the_same_rows_in_one_context(tmp_path):
-    """Tokens and what is learned of them stay as they are; only the padding and the borders go."""
     fill(tmp_path, 9)
     corpus = Corpus([tmp_path], 448)
     apart, joined = (next(corpus.batches(1, 0, 1000, share)) for share in (0.0, 1.0))

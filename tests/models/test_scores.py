@@ -35,7 +35,6 @@ def test_margin_takes_a_close_runner_up(gap, share):
 
 
 def test_rounds_emit_the_targets_token_too():
-    """Right, right, wrong, right: one round of two accepted, then one of one."""
     right = np.array([[True, True, False, True]])
     assert scores.accepted_in_rounds(right, 4) == (3, 2)
 
@@ -45,7 +44,6 @@ def test_rounds_stop_at_k():
 
 
 def test_later_steps_count_only_after_right_ones():
-    """Step 2 is judged where step 1 was right one position before."""
     score = scores.Score()
     guess = scores.Guess(np.array([[1, 9, 3], [1, 2, 9]]))
     score.add("qa", answer([1, 2, 3], [8, 8, 8]), guess)

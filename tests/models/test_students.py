@@ -46,7 +46,6 @@ def exported(run, target, data, out, kind):
 
 
 def llama_logits(path, tokens, vocab):
-    """Logits [tokens, vocab] that llama.cpp computes."""
     model = lc.llama_model_load_from_file(str(path).encode(), lc.llama_model_default_params())
     assert model
     options = lc.llama_context_default_params()
@@ -84,7 +83,6 @@ def test_llama_computes_what_torch_does(
 
 
 def test_f32_file_holds_the_trained_weights(plain_run, tiny_target, recording, tmp_path):
-    """Nothing is permuted or renamed on the way through the file."""
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "f32")
     student, _ = export.load_student(plain_run / "student.pt")
     back = read_student(gguf_io.Source(path)).state_dict()
@@ -168,7 +166,6 @@ def test_tokenizer_and_template_are_the_targets(plain_run, tiny_target, recordin
 
 
 def test_evaluate_prints_every_drafter(plain_run, tiny_target, recording, tmp_path):
-    """The command records answers itself and scores the draft beside both rivals."""
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "q8_0")
     bench = tmp_path / "bench.jsonl"
     lines = [f'{{"category": "qa", "turns": ["what is {i}"]}}' for i in range(4)]

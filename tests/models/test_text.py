@@ -56,7 +56,6 @@ def keep(recording, prompt_file, out):
 
 
 def test_a_shard_computed_again_is_the_recording(tiny_target, prompt_file, tmp_path):
-    """Prompts come from the file, answers from the shard; tokens and states are those recorded."""
     paths = ["--target", str(tiny_target), "--prompts", str(prompt_file)]
     sizes = ["--slots", "4", "--answer", "12", "--top", "16", "--threads", "1", "--layers", "0,1,2"]
     more = [*paths, *sizes, "--warm", "0.5", "--tokens", "200"]
@@ -80,7 +79,6 @@ def test_a_shard_computed_again_is_the_recording(tiny_target, prompt_file, tmp_p
 
 
 def test_other_prompts_are_refused(recording, prompt_file, tmp_path):
-    """A shard's numbers mean nothing with another prompts file."""
     keep(recording, prompt_file, tmp_path / "t.xz")
     other = tmp_path / "other.jsonl"
     other.write_text('{"source": "a", "prompt": "b"}\n')

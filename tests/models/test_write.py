@@ -13,7 +13,6 @@ from pyspec.errors import TrainingError
 
 
 def alone(path, tokens):
-    """(logits, states, features) of one sequence decoded by itself."""
     model = Target(path, 1, 512, threads=1, layers=(0, 1, 2))
     logits, states = model.decode([(t, i, 0) for i, t in enumerate(tokens)])
     found = logits.copy(), states.copy(), model.features(len(tokens))
@@ -22,7 +21,6 @@ def alone(path, tokens):
 
 
 def test_best_equals_a_full_sort():
-    """The shortcut over blocks finds the same ids and values as sorting everything."""
     logits = np.random.default_rng(0).standard_normal((5, 4096)).astype(np.float32)
     ids, logp, lse = best(logits, 8)
     order = np.argsort(-logits, axis=1)[:, :8]
@@ -33,7 +31,6 @@ def test_best_equals_a_full_sort():
 
 @pytest.mark.parametrize("number", range(1, 13))
 def test_recorded_rows_are_those_of_the_sequence_alone(recording, tiny_target, number):
-    """Prefix copying, batching and idle slots between live ones change neither states nor choices."""
     data = Recording(recording)
     rows = np.concatenate([data.sequence(0), data.sequence(number)])
     logits, states, features = alone(tiny_target, rows["token"].tolist())
@@ -44,7 +41,6 @@ def test_recorded_rows_are_those_of_the_sequence_alone(recording, tiny_target, n
 
 
 def test_prompts_and_answers_are_whole(recording):
-    """Every prompt is recorded once, and an answer that ended says so with its last token."""
     data = Recording(recording)
     assert sorted(data.sequences["source"]) == [-1, *range(1, 13)]
     for number in range(1, 13):
