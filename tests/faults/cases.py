@@ -151,6 +151,5 @@ CASES = {
 
 
 def load(path: Path | str, **options: Any) -> SpeculativeLlama:
-    """The class on a file, small and without drafts."""
     small = {"n_ctx": 64, "n_threads": 1, "draft": "none", "companion": "none"}
     return SpeculativeLlama(str(path), **{**small, **options})

@@ -25,7 +25,6 @@ class Fault:
     _at = 0
 
     def arm(self, at: int, lasts: bool = False) -> None:
-        """at: 1 for the next call."""
         self._at, self._lasts = at, lasts
         self._seen = self.failed = 0
 
@@ -70,7 +69,6 @@ class Decodes(_Call):
         super().__init__("llama_decode", kind)
 
     def fail(self, role: Role, at: int, lasts: bool = False, answer: int = -3) -> None:
-        """answer: what a decode gives that fails."""
         self._role, self._status = role, answer
         self.arm(at, lasts)
 

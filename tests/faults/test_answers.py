@@ -36,7 +36,6 @@ def test_14_bytes_that_are_no_text(
 def test_15_what_a_vocabulary_cannot_spell(
     text: str, tiny_ascii: Path, tmp_path: Path, command: Callable[..., tuple[int, str]]
 ) -> None:
-    """Without byte tokens such a text is refused; with them it is answered."""
     with load(tiny_ascii) as llm:
         with pytest.raises(InputError, match="cannot spell"):
             llm.create_completion(text)
@@ -88,7 +87,6 @@ def test_22_context_fills_a_command(tiny_ascii: Path, asked: int, name: str) -> 
     ids=str,
 )  # fmt: skip
 def test_23_ranges_of_the_class(option: dict[str, int], tiny_ascii: Path) -> None:
-    """Outside its range an option is refused before anything is loaded."""
     with pytest.raises(OptionError, match=next(iter(option))):
         load(tiny_ascii, **option)
 
@@ -102,7 +100,6 @@ def test_23_ranges_of_the_class(option: dict[str, int], tiny_ascii: Path) -> Non
 def test_23_ranges_of_the_command(
     option: str, tiny_ascii: Path, command: Callable[..., tuple[int, str]]
 ) -> None:
-    """The same, with exit code 2."""
     assert command(tiny_ascii, *option.split())[0] == 2
 
 
@@ -150,8 +147,6 @@ DEFAULT = (("command", 200), ("class", 400))
      for case in product(("command", "class"), (200, 400, 800, 1200))],
 )  # fmt: skip
 def test_27_little_memory_from_the_start(megabytes: int, entry: str, smollm2: str) -> None:
-    """The same for both in an interpreter that has to import everything first."""
-
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 

@@ -57,7 +57,6 @@ def answers(path: Path) -> tuple[str, str]:
 
 
 def drafting(path: Path) -> SpeculativeLlama:
-    """With drafts of its own text where its memory can be rolled back."""
     try:
         return load(path, draft="lookup", length="fixed:3", **EXACT)
     except UnsupportedModel as error:

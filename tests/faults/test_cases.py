@@ -17,7 +17,6 @@ def test_all_numbers_are_there() -> None:
 
 @pytest.mark.parametrize("number", CASES)
 def test_a_case_has_its_tests(number: int) -> None:
-    """Through the classes, and through the command line unless it says why not."""
     for where in (CASES[number].called, CASES[number].command):
         if where.startswith("none: "):
             continue

@@ -33,8 +33,6 @@ lasting = pytest.mark.parametrize("lasts", [False, True], ids=["once", "from-the
 
 
 def injecting(kind: Callable[[], Any]) -> Any:
-    """A fixture that makes faults of a kind, and undoes them."""
-
     @pytest.fixture
     def made() -> Iterator[Any]:
         faults = kind()
@@ -74,7 +72,6 @@ def parts(llm, decodes):
 
 @pytest.fixture
 def command(both, capfd) -> Callable[..., tuple[int, str, str]]:
-    """`pyspec generate`: its exit code, what it wrote, and what it said."""
     files = ["-m", str(both["path"]), "--draft", str(both["draft"])]
     files += ["--companion", str(both["companion"])]
     files += ["--raw", "--temp", "0", "-n", "24", "-t", "1", "-c", "256"]
@@ -91,7 +88,6 @@ def command(both, capfd) -> Callable[..., tuple[int, str, str]]:
 @lasting
 @pytest.mark.parametrize("role", [Role.DRAFT, Role.COMPANION])
 def test_a_failing_side_changes_no_text(parts, decodes, role, lasts) -> None:
-    """Whichever decode of draft or companion fails, the answer is the target's, and so is the next."""
     llm, loop = parts, parts.assembly.loop
     reference = ask(llm, PROMPT).ids
     k = 0
@@ -107,7 +103,6 @@ def test_a_failing_side_changes_no_text(parts, decodes, role, lasts) -> None:
 
 @lasting
 def test_a_failing_target_is_one_error(parts, decodes, lasts) -> None:
-    """Whichever decode of the target fails, what came before is right, an EngineError says so, and the next answer is right."""
     llm = parts
     reference = ask(llm, PROMPT).ids
     k, failed = 0, True
@@ -130,7 +125,6 @@ def test_a_failing_target_is_one_error(parts, decodes, lasts) -> None:
 
 @lasting
 def test_a_failing_target_ends_no_batch(tiny_target, decodes, lasts) -> None:
-    """Each record is answered rightly or is its own failure; none is lost, and the next batch is right."""
     prompts = ["abc", "bcd", "cde"]
     options = {"draft": "none", "companion": "none", "n_ctx": 256, "parallel": 2, "n_threads": 1}
     settings = Settings(max_tokens=8, raw=True)
@@ -153,7 +147,6 @@ def test_a_failing_target_ends_no_batch(tiny_target, decodes, lasts) -> None:
 
 @lasting
 def test_a_failing_target_is_one_sentence(command, decodes, lasts) -> None:
-    """The same on the command line: what was right is written, and the exit code is 1."""
     decodes.fail(Role.TARGET, 0)
     code, reference, _ = command("--draft", "none", "--companion", "none")
     assert (code, len(reference) > 20) == (0, True)
@@ -173,7 +166,6 @@ def test_a_failing_target_is_one_sentence(command, decodes, lasts) -> None:
 @lasting
 @pytest.mark.parametrize("theta", [1.0, 0.5], ids=["strict", "margin"])
 def test_an_end_anywhere_is_the_end(open_llama, both, ends, theta, lasts) -> None:
-    """Case 24: wherever a token ends the answer, nothing behind it is given or kept; the next answer is whole."""
     llm = open_llama(**both, verification=Margin(theta, budget=0.0))
     reference = ask(llm, PROMPT, 24).ids
     k, failed, inside = 0, True, 0

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def gpt2(folder: Path, positions: int) -> Path:
-    """A file of a model that knows so many positions."""
     path = folder / f"gpt2-{positions}.gguf"
     path.write_bytes(tiny_positions.gpt2(positions).build())
     return path
@@ -50,7 +49,6 @@ def test_the_smaller_context_is_said_once(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_plain_ways_end_there_too(tmp_path: Path) -> None:
-    """Those of llama-cpp-python itself, with logits_all."""
     with load(gpt2(tmp_path, 100), n_ctx=4096, logits_all=True) as llm:
         assert llm.create_completion("abc", max_tokens=500, temperature=0)
 
@@ -117,7 +115,6 @@ def test_a_command_says_it(tmp_path: Path, command: Callable[..., tuple[int, str
 
 
 def test_an_embedder_embeds(tmp_path: Path) -> None:
-    """As in `llama_cpp.Llama`, and answers nothing."""
     path = tmp_path / "bert.gguf"
     path.write_bytes(tiny_positions.bert(64).build())
     with load(path, embedding=True, n_ctx=512, n_ubatch=16) as llm:

@@ -55,22 +55,18 @@ def target() -> Gguf:
 
 
 def head() -> Gguf:
-    """An EAGLE-3 head of `beside_head`."""
     return _written(lambda path: tiny_eagle.write(path, d2t=[3, 5, 7, 9, 11, 13]))
 
 
 def beside_head() -> Gguf:
-    """The target of `head`."""
     return _written(lambda path: tiny.write(path, n_layer=tiny_eagle.N_LAYER))
 
 
 def mtp() -> Gguf:
-    """A model with a next-token head of its own."""
     return _written(lambda path: tiny.write(path, arch="qwen35", n_heads=1))
 
 
 def lora() -> Gguf:
-    """An adapter for each matrix of `target`."""
     made = Gguf({"general.type": (STR, "adapter"), "adapter.type": (STR, "lora")})
     made.kv |= {"general.architecture": (STR, "llama"), "adapter.lora.alpha": (F32, 1.0)}
     for seed, name in enumerate(_ADAPTED):

@@ -48,7 +48,6 @@ class Verdict(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Whether it answered, or refused with one of pyspec's own exceptions."""
         return self.kind in ("answered", "refused")
 
 
@@ -85,7 +84,6 @@ def write_beside(folder: Path) -> None:
 
 
 def try_all(seed: str, folder: Path) -> list[Verdict]:
-    """One seed through every entry of its kind, in a folder that `write_beside` filled."""
     kind, which = _parts(seed)
     path = Path(folder, "mutant.gguf")
     path.write_bytes(_file(kind, which))
@@ -96,7 +94,6 @@ def try_all(seed: str, folder: Path) -> list[Verdict]:
 
 
 def drive(seeds: Sequence[str]) -> Iterator[Verdict]:
-    """Every seed through every entry."""
     import pyspec.cli.generate
     import pyspec.engine.models
     import pyspec.llama.speculative
@@ -122,7 +119,6 @@ def _parts(seed: str) -> tuple[str, str]:
 
 
 def main() -> int:
-    """The command; its exit status is 1 where something must not be."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

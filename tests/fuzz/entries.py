@@ -43,7 +43,6 @@ def by_class(path: Path) -> str:
 
 
 def by_command(path: Path, *more: str) -> str:
-    """`pyspec generate`, in this process."""
     from pyspec.cli.main import main
 
     code: object = 0
@@ -86,12 +85,10 @@ def as_head(path: Path) -> str:
 
 
 def as_head_in_a_batch(path: Path) -> str:
-    """The same for some records at once."""
     return by_batch(path.with_name("beside_head"), draft=str(path))
 
 
 def with_its_head(path: Path) -> str:
-    """A target whose own head drafts because it was asked to."""
     return _drafted(path, "mtp")
 
 
@@ -100,7 +97,6 @@ def with_a_head_by_itself(path: Path) -> str:
 
 
 def with_its_head_in_a_batch(path: Path) -> str:
-    """The same for some records at once."""
     return by_batch(path, draft="mtp")
 
 
@@ -120,7 +116,6 @@ def with_overrides(path: Path) -> str:
 
 
 def with_overrides_by_command(path: Path) -> str:
-    """The same by `--override-kv`."""
     kinds = {bool: "bool", int: "int", float: "float", str: "str"}
     more = []
     for key, value in json.loads(path.read_bytes()).items():

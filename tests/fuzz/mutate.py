@@ -75,7 +75,6 @@ ARCHS = [
 
 
 def mutant(seed: int, kind: str = "target") -> bytes:
-    """The file of a seed; always the same."""
     rng = random.Random(seed)  # noqa: S311 - damage, not secrets
     if kind == "words":
         return bases.words(rng).build()
@@ -100,7 +99,6 @@ def _build(made: Gguf, kind: str) -> bytes:
 
 
 def _flip(raw: bytes, rng: random.Random) -> bytes:
-    """Some bytes of the header, which the text of the vocabulary ends, become others."""
     data = bytearray(raw)
     for _ in range(rng.randrange(1, 5)):
         data[rng.randrange(min(len(data), 12_000))] = rng.randrange(256)
@@ -157,7 +155,6 @@ def _change_arch(made: Gguf, rng: random.Random) -> None:
 
 
 def _change_words(made: Gguf, rng: random.Random) -> None:
-    """Words of the vocabulary: doubled, emptied, with NUL, not UTF-8, shortened, or all of them gone."""
     kind, (of, words) = made.kv.get("tokenizer.ggml.tokens", (ARR, (STR, ["a"])))
     words = copy.copy(words)
     way = rng.randrange(7)
@@ -230,7 +227,6 @@ def _change_counts(made: Gguf, rng: random.Random) -> None:
 
 
 def _change_array(made: Gguf, rng: random.Random) -> None:
-    """Another length, another type of entries, or other entries."""
     keys = [key for key, (kind, _) in made.kv.items() if kind == ARR]
     if not keys:
         return

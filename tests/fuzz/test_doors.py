@@ -88,7 +88,6 @@ def batch(tiny_ascii: Path) -> Iterator[Batch]:
 
 
 def understand(batch: Batch, path: str, body: Any) -> None:
-    """As far as a request goes before a model sees it."""
     data = json.dumps(body, allow_nan=False, default=str).encode("utf-8", "surrogatepass")
     with suppress(PyspecError):
         read = read_body(path, data)

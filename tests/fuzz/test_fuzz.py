@@ -15,7 +15,6 @@ from helpers.forked import run_child
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where damaged files lie, next to the sound ones that they are used with."""
     folder = tmp_path_factory.mktemp("fuzz")
     drive.write_beside(folder)
     return folder
@@ -38,14 +37,12 @@ def ways(seeds: list[str], folder: Path) -> Counter[str]:
 
 @pytest.mark.parametrize("seed", [*SEEDS, *map(str, NUMBERS)])
 def test_earlier_faults(seed: str, beside: Path) -> None:
-    """What once killed the process."""
     ways([seed], beside)
 
 
 @pytest.mark.parametrize("part", range(2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_mutants(kind: str, part: int, beside: Path) -> None:
-    """Twelve of a kind that nobody chose, six at a time."""
     ways([f"{kind}:{number}" for number in range(3 * part, 3 * part + 3)], beside)
 
 
@@ -59,6 +56,5 @@ def test_many_mutants(kind: str, beside: Path) -> None:
 
 @pytest.mark.parametrize("kind", CHANGES)
 def test_sound_files_are_answered(kind: str, beside: Path) -> None:
-    """By all the ways that damaged ones of their kind take."""
     found = ways([f"{kind}:{drive.SOUND}"], beside)
     assert found == {f"{entry} answered": 1 for entry in (*FIRST[kind], *THEN.get(kind, ()))}
