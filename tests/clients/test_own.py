@@ -68,7 +68,6 @@ def models(tmp_path_factory, smollm2):
 
 
 def outcomes(sources, models, way):
-    """Each test's name, and whether it passed, failed or was skipped."""
     report = sources / f"{way}.xml"
     folder = Path(__file__).parent
     environment = {**os.environ, "PYSPEC_OWN_MODELS": str(models), "PYSPEC_OWN_WAY": way}

@@ -18,7 +18,6 @@ CHAT = [{"role": "user", "content": "say abc abc"}]
 
 @contextlib.contextmanager
 def served(path):
-    """A client of a server over `path`."""
     import openai
     import uvicorn
     from llama_cpp.server.app import create_app
@@ -86,8 +85,6 @@ def use(client):
 
 
 def test_the_server_answers_as_before(both, tiny_ascii):
-    """Chat, stream, seeds, tools, four requests at once, and the answer after one that was dropped."""
-
     def client():
         with served(tiny_ascii) as api:
             return use(api)

@@ -23,7 +23,6 @@ PROMPTS = ["abc", "hello", "once upon a time", "the end"] * 3
 
 @pytest.fixture
 def cluster():
-    """Two workers, and a processor for reading and writing beside them."""
     ray.init(num_cpus=3, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
     yield
     ray.shutdown()

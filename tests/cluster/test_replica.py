@@ -22,7 +22,6 @@ ARGUMENTS = {
 
 
 def deployment(served):
-    """The replicas' deployment of an application."""
     return served._bound_deployment
 
 
@@ -36,7 +35,6 @@ def test_arguments_of_a_command_line_are_read():
 
 @pytest.fixture
 def replica(tiny_ascii, monkeypatch):
-    """A replica whose engine runs, and ends behind the test."""
     made = Replica(str(tiny_ascii), {}, ARGUMENTS)
     with TestClient(made.__serve_build_asgi_app__(), "http://127.0.0.1") as client:
         made.client = client

@@ -47,7 +47,6 @@ def test_a_greedy_answer_has_no_seed(doors, door):
 @pytest.mark.parametrize("name", ELSEWHERE)
 @pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
 def test_a_request_names_its_noise(doors, name, noise):
-    """At a seed each says the same again."""
     first, second = (doors[name](**HOT, seed=4, sampling=noise) for _ in range(2))
     assert first.told["sampling"] == noise
     assert first.text == second.text

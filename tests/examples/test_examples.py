@@ -16,7 +16,6 @@ SCRIPTS = sorted(path for path in HERE.glob("*.py") if path != Path(__file__))
 
 @pytest.fixture
 def server(tiny_ascii):
-    """The address of a `pyspec serve`."""
     with start("serve", "-m", tiny_ascii, "-t", "1", "-c", "512", "--port", "0") as process:
         yield f"http://127.0.0.1:{port_of(process)}/v1"
 
@@ -41,7 +40,6 @@ SAYS = {
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_scripts_run(script, request, tiny_ascii, tmp_path):
-    """Each with a model, or the server's address, as its only argument."""
     if script.stem == "with_langchain":
         pytest.importorskip("langchain_community", reason="install pyspec-llama[clients]")
     argument = str(tiny_ascii)

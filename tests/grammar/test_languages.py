@@ -60,7 +60,6 @@ GRAMMARS = {
 
 
 def llama_cpps(worded: Any, sampler: Any) -> Any:
-    """Which tokens llama.cpp's own sampler allows."""
     rows = np.zeros(worded.n_vocab(), dtype=CANDIDATES)
     rows["id"] = np.arange(len(rows))
     data = rows.ctypes.data_as(llama_cpp.llama_token_data_p)
@@ -139,7 +138,6 @@ def test_a_token_may_be_named(worded: Any) -> None:
 
 
 def test_lark_is_known_by_its_first_rule(worded: Any) -> None:
-    """As vLLM's `structured_outputs` takes either."""
     for text in ("start: A\nA: /a+/", 'root ::= "a"+'):
         assert follows(worded, of_grammar(text), worded.tokenize(b"aa", add_bos=False)[-1:] * 2)
 
@@ -156,7 +154,6 @@ def test_a_fork_computes_masks_with_threads_of_its_own() -> None:
 
 
 def test_the_grammar_asked_for_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """32 are kept; one that is asked for again stays, as agents ask for it with each request."""
     made = SimpleNamespace(deep_copy=lambda: None)
     monkeypatch.setattr(masks, "_begun", lambda *_: made)
     vocabulary: Any = SimpleNamespace(begun=OrderedDict(), lock=nullcontext())

@@ -121,7 +121,6 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
 
 @pytest.mark.parametrize("name", HELD)
 def test_a_schema_holds(name: str, takes: Takes) -> None:
-    """What is valid may be answered, and nothing else, as the root and in an object."""
     if name == "spaces" and not schemas._takes_spaces():
         pytest.skip("an llguidance this old takes other spaces between parts")
     schema, right, wrong = HELD[name]
@@ -170,7 +169,6 @@ def test_what_cannot_be_held_is_said_with_its_place(name: str) -> None:
 
 @pytest.mark.parametrize(("pattern", "same"), schemas._SAME.items())
 def test_a_pattern_is_the_same_without_looking_ahead(pattern: str, same: str) -> None:
-    """For every text of up to five characters of the alphabet."""
     for length in range(6):
         for text in map("".join, product("+-.01", repeat=length)):
             assert bool(re.search(pattern, text)) == bool(re.search(same, text)), text
@@ -180,8 +178,6 @@ def test_a_schema_that_nothing_satisfies_is_refused(llama: Any) -> None:
     with pytest.raises(InputError, match="grammar"):
         check_constraint(Constraint(of_schema({"$ref": "#"})), llama)
 
-
-# -- tools -------------------------------------------------------------------------------------------------------------
 
 POINT = of("x", x=INT)
 DEFS = {"Point": POINT, "Loop": of(**{"in": {"$ref": "#/$defs/Loop"}})}
@@ -228,7 +224,6 @@ def test_a_tools_argument_follows_what_can_be_held(name: str, takes: Takes) -> N
 
 
 def test_one_argument_that_cannot_be_held_leaves_the_others_as_they_are(takes: Takes) -> None:
-    """References and definitions as well."""
     ahead = {"type": "string", "pattern": "^(?!a)b$", "maxLength": 1}
     defs = {**DEFS, "Bad": of("w", w=ahead)}
     schema = {**of("p", "b", p={"$ref": "#/$defs/Point"}, b={"$ref": "#/$defs/Bad"}), "$defs": defs}

@@ -42,7 +42,6 @@ def without_extra() -> None:
 
 
 def main() -> None:
-    """Run the trial with a `llama_cpp.llama_cpp` that crashes."""
     package = Path(str(importlib.util.find_spec("pyspec.machine").submodule_search_locations[0]))  # type: ignore[union-attr, index]
     child = runpy.run_path(str(package / "child.py"), run_name="child")
     bindings = child["bindings"]

@@ -33,20 +33,17 @@ def get(server, path, **headers):
 
 
 def post(server, data, path="/v1/chat/completions", **headers):
-    """The status of a POST, and the JSON that it answers."""
     with begun(server, path, data, **headers) as response:
         return response.status, json.loads(response.read())
 
 
 def ask(server, path, status=200, **options):
-    """The answer of a request, which has this status."""
     found, told = post(server, json.dumps(options).encode(), path)
     assert found == status, told
     return told
 
 
 def chat(client, text="hello there", **options):
-    """An answer to OpenAI's client."""
     messages = [{"role": "user", "content": text}]
     return client.chat.completions.create(
         model="tiny", messages=messages, **{"max_tokens": 16, **options}

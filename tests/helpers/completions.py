@@ -8,7 +8,6 @@ CHAT = [{"role": "user", "content": "say abc abc"}]
 
 
 def stable(result):
-    """A completion without what differs from call to call."""
     return {
         key: value
         for key, value in result.items()

@@ -132,7 +132,6 @@ class Doors:
 
 
 def _reply(told: dict[str, Any]) -> Reply:
-    """Of OpenAI's form."""
     (choice,) = told["choices"]
     text, usage = choice["message"]["content"], told["usage"]["completion_tokens"]
     return Reply(text, choice["finish_reason"], usage, told["speculation"])

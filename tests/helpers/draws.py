@@ -36,11 +36,7 @@ def sized(*cases, few):
     return [pytest.param(*cases[i], N_DRAWS) for i in few] + many
 
 
-# -- the distribution, by definition -----------------------------------------------------------------------------------
-
-
 def softmax(logits):
-    """Probabilities of logits, -inf for what cannot be."""
     weights = np.exp(logits - logits.max())
     return weights / weights.sum()
 
@@ -152,16 +148,12 @@ def chances(path, sampling, letters=None):
 
 
 def pairs(path, sampling, letters=None):
-    """Probability of each two tokens after the prompt."""
     first, second = chances(path, sampling, letters)
     return {
         (one, two): first[one] * p[two]
         for one, p in second.items()
         for two in np.flatnonzero(p > 0).tolist()
     }
-
-
-# -- and the draws -----------------------------------------------------------------------------------------------------
 
 
 class Source:

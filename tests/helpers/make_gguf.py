@@ -19,7 +19,6 @@ TYPE_F32 = 0
 
 
 def string(text: str | bytes) -> bytes:
-    """A GGUF string: length and bytes."""
     raw = text.encode() if isinstance(text, str) else text
     return struct.pack("<Q", len(raw)) + raw
 
@@ -117,7 +116,6 @@ def read(path: Path) -> Gguf:
 
 
 def floats(shape: tuple[int, ...], seed: int, scale: float = 0.1) -> bytes:
-    """Random F32 data."""
     rng = random.Random(seed)  # noqa: S311 - weights, not secrets
     return struct.pack(
         f"<{math.prod(shape)}f", *(rng.gauss(0, scale) for _ in range(math.prod(shape)))

@@ -28,7 +28,6 @@ SETUP = Setup(
 
 
 def turn(tokens: list[int], seconds: float = 1.0, **more: Any) -> TimedAnswer:
-    """A turn that decoded `tokens` in `seconds`."""
     return TimedAnswer(4, tokens, "length", 0.1, seconds, seconds + 0.1, **more)
 
 
@@ -42,6 +41,5 @@ FLAT = Costs(Times({1: 10.0, 16: 10.0}), Times({1: 1.0, 16: 1.0}), Times({1: 1.0
 
 
 def synthetic(acceptance: float, length: int = 60, n: int = 1, **kind: float) -> list[Answer]:
-    """Texts with prompts of ten tokens."""
     rng = random.Random(3)  # noqa: S311 - reproducible, not secret
     return [planted(rng, acceptance, length, 10, **kind) for _ in range(n)]

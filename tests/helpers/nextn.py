@@ -18,7 +18,6 @@ from helpers import tiny
 
 @contextmanager
 def loaded(path: Path) -> Iterator[Any]:
-    """The model of a file, its next-token heads too."""
     params = llama_cpp.llama_model_default_params()
     params.load_mtp = True
     model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)

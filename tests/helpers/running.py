@@ -163,11 +163,9 @@ class Started:
         return self.returncode
 
     def terminate(self) -> None:
-        """As `subprocess.Popen` does it."""
         self.send(signal.SIGTERM)
 
     def wait(self, _patience: float | None = None) -> int:
-        """The exit code, once it has ended."""
         wait(lambda: self.poll() is not None)
         assert self.returncode is not None
         return self.returncode
@@ -181,7 +179,6 @@ class Started:
         return _text(self._files[2])
 
     def ended(self) -> Done:
-        """How it ended, once it has."""
         return Done(self.wait(), self.stdout, self.stderr)
 
     def halted(self) -> None:
@@ -292,9 +289,6 @@ def _python(begin: Main) -> list[str]:
 def port_of(server: Started) -> int:
     """Where a server listens, from the line that says so, whatever is said before it."""
     return int(server.said(r"http://[^\s:]+:(\d+)").group(1))
-
-
-# -- scripts that start processes of their own ----------------------------------------------------------------------------
 
 
 def interpret(words: list[str]) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def sha(raw: bytes) -> str:
-    """The sha256 of bytes in hex."""
     return hashlib.sha256(raw).hexdigest()
 
 

@@ -17,7 +17,6 @@ def modules() -> dict[str, Path]:
 
 
 def rooms() -> list[str]:
-    """Names of the package's rooms, below `pyspec.`."""
     return sorted(
         name.removeprefix("pyspec.")
         for name, path in modules().items()

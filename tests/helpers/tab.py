@@ -78,7 +78,6 @@ class Tab:
         return self._file.read(size)
 
     def until(self, script):
-        """Wait until an expression is true, over a reload too; its value."""
         found = [None]
 
         def holds():

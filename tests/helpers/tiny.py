@@ -207,7 +207,6 @@ _KINDS = {
 def begun(
     path: Path, arch: str, n_layer: int, width: int = N_EMBD, n_ctx: int = 4096
 ) -> gguf.GGUFWriter:
-    """A file with the sizes of a model; `written` ends it."""
     writer = gguf.GGUFWriter(path, arch)
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(width)
@@ -269,9 +268,6 @@ def write(
             if trunk or layer >= n_layer:
                 writer.add_tensor(name, tensor)
     return written(writer, path)
-
-
-# -- vocabularies for chats --------------------------------------------------------------------------------------------
 
 
 N_FIRST = 3 + 256 + 2

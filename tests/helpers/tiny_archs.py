@@ -234,9 +234,6 @@ def _with_words(made: Gguf, at_least: int) -> Gguf:
     return made
 
 
-# -- tensors -----------------------------------------------------------------------------------------------------------
-
-
 class _Init(ctypes.Structure):
     _fields_ = [("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p)]
 

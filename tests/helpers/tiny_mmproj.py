@@ -42,7 +42,6 @@ def write(path: Path, n_embd: int = tiny.N_EMBD, seed: int = 1) -> Path:
 
 
 def _shapes(n_embd: int) -> dict[str, tuple[int, ...]]:
-    """Of each tensor, as numpy has it."""
     found: dict[str, tuple[int, ...]] = {
         "v.patch_embd.weight": (_WIDTH, 3, _PATCH, _PATCH),
         "v.position_embd.weight": (N_ROWS, _WIDTH),

@@ -76,11 +76,7 @@ def test_the_same_tools_in_another_form_are_another_request():
     assert custom.sha256 != other.sha256
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
-
-
 def made(name, arguments):
-    """A call as the model's text brings it."""
     return {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -113,9 +109,6 @@ def test_the_result_of_a_record_has_calls_in_the_form_of_their_tools():
     answer.parts = [AnswerPart("call", "patch", 0, "1"), AnswerPart("arguments", '{"input": "x"}')]
     (call,) = answer.result().calls
     assert call == {"id": "1", "type": "custom", "custom": {"name": "patch", "input": "x"}}
-
-
-# -- as they come ------------------------------------------------------------------------------------------------------
 
 
 CALL = AnswerPart("call", "patch", 1, "7")
