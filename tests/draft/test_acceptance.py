@@ -1,11 +1,8 @@
 """Tests of pyspec.draft.acceptance."""
 
-from __future__ import annotations
-
 import math
 import random
 from math import exp
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +13,6 @@ from hypothesis import strategies as st
 from pyspec.draft.acceptance import (
     Acceptance,
     Calibration,
-    Features,
     Logistic,
     companion_features,
     draft_bins,
@@ -26,17 +22,16 @@ from pyspec.draft.types import TABLE_BINS, Draft, bin_centre, table_bin
 from pyspec.errors import OptionError
 
 
-def scored(p: float, s: float, a: float, pc: float, agree: bool) -> Features:
+def scored(p, s, a, pc, agree):
     full = companion_features(Draft(0, 1, [p], [s], [a], [pc], [agree]), 1)
-    assert full is not None
     return full[0]
 
 
-def planted(p: float, pc: float) -> float:
+def planted(p, pc):
     return 1.0 / (1.0 + exp(-(2.0 * p + 3.0 * pc - 2.5)))
 
 
-def teach(model: Logistic, n: int, seed: int = 0, turned: bool = False) -> None:
+def teach(model, n, seed=0, turned=False):
     rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
     for _ in range(n):
         p, pc = rng.uniform(0.02, 0.98), rng.uniform(0.02, 0.98)
@@ -45,7 +40,7 @@ def teach(model: Logistic, n: int, seed: int = 0, turned: bool = False) -> None:
         model.learn(x, hit - model.predict(x))
 
 
-def error(model: Logistic, turned: bool = False) -> float:
+def error(model, turned=False):
     points = [(p / 20, pc / 20) for p in range(1, 20) for pc in range(1, 20)]
     wrong = [
         abs(model.predict(scored(p, 0.5, 0.5, pc, False)) - abs(turned - planted(p, pc)))
@@ -54,13 +49,13 @@ def error(model: Logistic, turned: bool = False) -> float:
     return sum(wrong) / len(wrong)
 
 
-def test_the_logistic_model_converges_to_planted_acceptance() -> None:
+def test_the_logistic_model_converges_to_planted_acceptance():
     model = Logistic([0.0] * 6)
     teach(model, 6000)
     assert error(model) < 0.08
 
 
-def test_it_follows_a_sudden_change() -> None:
+def test_it_follows_a_sudden_change():
     model = Logistic([0.0] * 6)
     teach(model, 4000)
     before = error(model, turned=True)
@@ -71,17 +66,11 @@ def test_it_follows_a_sudden_change() -> None:
 @settings(max_examples=60)
 @given(
     st.lists(
-        st.tuples(
-            st.floats(0.0, 1.0),
-            st.floats(0.0, 1.0),
-            st.floats(0.0, 1.0),
-            st.booleans(),
-        ),
+        st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.booleans()),
         max_size=80,
     )
 )
-def test_estimates_stay_finite(rows: list[tuple[float, float, float, bool]]) -> None:
-    """Extreme but legal inputs, p = 0 and p = 1 included, never give a NaN or a certainty."""
+def test_estimates_stay_finite(rows):
     learned = Acceptance()
     for i, (p, s, a, hit) in enumerate(rows):
         (k,), full = draft_bins(Draft(0, 1, [p])), scored(p, s, a, p, hit)
@@ -92,23 +81,23 @@ def test_estimates_stay_finite(rows: list[tuple[float, float, float, bool]]) -> 
 
 
 @pytest.mark.parametrize("p", [float("nan"), 1.5, -0.1])
-def test_a_draft_ends_before_its_first_nonsense(p: float) -> None:
+def test_a_draft_ends_before_its_first_nonsense(p):
     """NaN and values outside their range say nothing, nor does what comes after them."""
     assert len(draft_bins(Draft(0, 3, [0.9, p, 0.9]))) == 1
 
 
-def test_a_companion_s_nonsense_drops_the_companion() -> None:
+def test_a_companion_s_nonsense_drops_the_companion():
     nonsense = Draft(0, 1, [0.9], [0.5], [float("nan")], [0.5], [True])
     assert companion_features(nonsense, 1) is None
 
 
 @pytest.mark.parametrize("k", range(TABLE_BINS))
-def test_bins_of_the_table_are_equal_in_logit(k: int) -> None:
+def test_bins_of_the_table_are_equal_in_logit(k):
     p = 1.0 / (1.0 + exp(-bin_centre(k)))
     assert table_bin(p) == k
 
 
-def test_a_bin_seen_often_has_its_own_mean() -> None:
+def test_a_bin_seen_often_has_its_own_mean():
     table = Calibration()
     for _ in range(200):
         table.update(0, 20, accepted=False)
@@ -118,8 +107,7 @@ def test_a_bin_seen_often_has_its_own_mean() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, TABLE_BINS - 1), st.booleans()), max_size=60))
-def test_the_table_is_between_the_means_and_the_line(seen: list[tuple[int, bool]]) -> None:
-    """A bin never seen has the line's own value, and all are probabilities."""
+def test_the_table_is_between_the_means_and_the_line(seen):
     table = Calibration()
     for k, accepted in seen:
         table.update(0, k, accepted)
@@ -130,7 +118,7 @@ def test_the_table_is_between_the_means_and_the_line(seen: list[tuple[int, bool]
         assert 0.0 < table.table[k] < 1.0
 
 
-def test_few_tokens_tell_of_all_bins() -> None:
+def test_few_tokens_tell_of_all_bins():
     """A draft that is worse than was assumed is so where it was not seen nearby, too, and one that is better likewise."""
     for accepted in (False, True):
         table = Calibration()
@@ -141,7 +129,7 @@ def test_few_tokens_tell_of_all_bins() -> None:
         assert all((table.table[k] > before[k]) == accepted for k in unseen)
 
 
-def test_nothing_seen_is_what_is_assumed() -> None:
+def test_nothing_seen_is_what_is_assumed():
     """The line goes through its intercept at even odds."""
     table = Calibration(assumed=(0.5, 0.7))
     even = table_bin(0.5)
@@ -153,8 +141,7 @@ bins = st.lists(st.integers(0, 300), min_size=TABLE_BINS, max_size=TABLE_BINS)
 
 
 @given(bins, st.lists(st.floats(0, 1), min_size=TABLE_BINS, max_size=TABLE_BINS))
-def test_a_fitted_line_is_the_likeliest(seen: list[int], means: list[float]) -> None:
-    """No line near it is likelier, given what is assumed; one at its bounds is no free choice."""
+def test_a_fitted_line_is_the_likeliest(seen, means):
     n = np.array(seen, float)
     hits = n * np.array(means)
     assumed = np.array([-0.3, 0.8])
@@ -165,15 +152,14 @@ def test_a_fitted_line_is_the_likeliest(seen: list[int], means: list[float]) -> 
         assert _likelihood(line + step, hits, n, assumed) <= best + 1e-9
 
 
-def _likelihood(line: Any, hits: Any, seen: Any, assumed: Any) -> float:
+def _likelihood(line, hits, seen, assumed):
     x = np.array([bin_centre(k) for k in range(TABLE_BINS)])
     z = line[0] + line[1] * x
     tokens = hits * -np.logaddexp(0.0, -z) + (seen - hits) * -np.logaddexp(0.0, z)
     return float(tokens.sum() - 0.5 * (((line - assumed) / [0.7, 0.25]) ** 2).sum())
 
 
-def test_what_is_assumed_differs_by_rule_and_sampling() -> None:
-    """The margin rule accepts more than the strict one, greedy targets more than sampled ones; what was seen is no assumption."""
+def test_what_is_assumed_differs_by_rule_and_sampling():
     seen = Acceptance()
     for _ in range(500):
         seen.calibration.update(0, 16, False)
@@ -185,14 +171,14 @@ def test_what_is_assumed_differs_by_rule_and_sampling() -> None:
     assert fresh[2].calibration.table == Acceptance().calibration.table
 
 
-def test_drafts_drawn_with_the_targets_noise_have_a_table_of_their_own() -> None:
+def test_drafts_drawn_with_the_targets_noise_have_a_table_of_their_own():
     seen = Acceptance()
     for _ in range(200):
         seen.calibration.update(0, 16, False)
     assert seen.under("coupled", relaxing=False).calibration.table[16] > 0.3
 
 
-def test_learned_round_trip() -> None:
+def test_learned_round_trip():
     learned = Acceptance()
     teach(learned.companion, 3000)
     learned.lookup.update(4, hits=[True, True, False])
@@ -208,8 +194,7 @@ def test_learned_round_trip() -> None:
 
 
 @pytest.mark.parametrize("damage", ["width", "weight", "seen", "empty", "mean"])
-def test_contradicting_state_is_refused(damage: str) -> None:
-    """Each planted contradiction is an OptionError, never an IndexError later."""
+def test_contradicting_state_is_refused(damage):
     saved = msgspec.to_builtins(Acceptance())
     if damage == "width":
         saved["companion"]["weights"].pop()
@@ -225,7 +210,7 @@ def test_contradicting_state_is_refused(damage: str) -> None:
         msgspec.convert(saved, Acceptance)
 
 
-def test_what_is_assumed_of_tokens_to_come_gives_way_to_what_is_seen() -> None:
+def test_what_is_assumed_of_tokens_to_come_gives_way_to_what_is_seen():
     """Twenty first tokens of one kind are what first tokens look like; later ones are learned of apart."""
     table = Calibration()
     before = list(table.nexts()[1])
@@ -237,7 +222,7 @@ def test_what_is_assumed_of_tokens_to_come_gives_way_to_what_is_seen() -> None:
     assert list(later) == before
 
 
-def test_what_a_companion_says_counts_from_the_start() -> None:
+def test_what_a_companion_says_counts_from_the_start():
     low = {"p": 0.5, "s": 0.3, "a": 0.3, "pc": 0.3, "agree": False}
     model = Logistic()
     before = model.predict(scored(**low))
@@ -245,7 +230,7 @@ def test_what_a_companion_says_counts_from_the_start() -> None:
         assert model.predict(scored(**{**low, name: high})) > before
 
 
-def test_a_mean_outlives_what_is_forgotten() -> None:
+def test_a_mean_outlives_what_is_forgotten():
     """A bin that is right every second time is so after a thousand tokens, too, and turns within some hundred."""
     table = Calibration()
     for n in range(1000):
@@ -256,7 +241,7 @@ def test_a_mean_outlives_what_is_forgotten() -> None:
     assert table.table[16] < 0.25
 
 
-def test_a_companion_that_did_not_score_all_is_dropped() -> None:
+def test_a_companion_that_did_not_score_all_is_dropped():
     whole = {"s": [0.5] * 2, "a": [0.5] * 2, "pc": [0.5] * 2, "agree": [True] * 2}
     assert companion_features(Draft(0, 2, [0.9] * 2, **whole), 2) is not None
     for name, values in whole.items():

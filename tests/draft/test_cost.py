@@ -1,7 +1,5 @@
 """Times of decodes: of one model's rows, and of target, draft and companion together."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -15,7 +13,7 @@ from pyspec.errors import OptionError
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
-def test_expand_keeps_measured_points(name: str) -> None:
+def test_expand_keeps_measured_points(name):
     table = expand(SHAPES[name])
     assert len(table) == N_MAX + 1
     assert all(table[n] == pytest.approx(t) for n, t in SHAPES[name].items())
@@ -23,16 +21,16 @@ def test_expand_keeps_measured_points(name: str) -> None:
 
 
 @pytest.mark.parametrize("points", [{}, {1: 0.0}, {1: float("nan")}, {0: 1.0}, {2: -1.0}])
-def test_expand_refuses_nonsense(points: dict[int, float]) -> None:
+def test_expand_refuses_nonsense(points):
     with pytest.raises(OptionError):
         expand(points)
 
 
-def seen(rows: int, ms: float) -> Outcome:
+def seen(rows, ms):
     return Outcome([SeqOutcome(0, rows - 1, 0)], ms, rows)
 
 
-def test_observation_replaces_the_prior() -> None:
+def test_observation_replaces_the_prior():
     curve = CostCurve.prior("Q4_1", 10.0)
     rng = random.Random(1)  # noqa: S311 - reproducible, not secret
     true = {1: 4.0, 4: 5.0, 5: 12.0}
@@ -43,8 +41,7 @@ def test_observation_replaces_the_prior() -> None:
     assert all(table[n] == pytest.approx(t, rel=0.03) for n, t in true.items())
 
 
-def test_one_row_scales_the_rest() -> None:
-    """Times of plain rounds alone move the whole prior, draft and companion included."""
+def test_one_row_scales_the_rest():
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     curve.target.hope = 1.0
     for _ in range(20):
@@ -54,8 +51,7 @@ def test_one_row_scales_the_rest() -> None:
     assert curve.draft.table()[1] == pytest.approx(5.0, rel=0.1)
 
 
-def test_a_draft_is_as_slow_as_the_machine_is() -> None:
-    """Timed in a slow spell and not since: with the target it is fast again."""
+def test_a_draft_is_as_slow_as_the_machine_is():
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     slow = Outcome([SeqOutcome(0, 0, 0)], 3000.0, 1, t_draft=300.0, draft_steps=1)
     for _ in range(20):
@@ -66,7 +62,7 @@ def test_a_draft_is_as_slow_as_the_machine_is() -> None:
 
 
 @pytest.mark.parametrize("measured", [False, True])
-def test_with_other_threads_the_first_time_of_a_count_is_believed(measured: bool) -> None:
+def test_with_other_threads_the_first_time_of_a_count_is_believed(measured):
     """Fewer threads make several rows more expensive than one: no mean of both is true of either."""
     curve = RowTimes({0: expand({1: 10.0, 4: 16.0, 8: 24.0})}, measured=measured)
     for _ in range(50):
@@ -78,7 +74,7 @@ def test_with_other_threads_the_first_time_of_a_count_is_believed(measured: bool
     assert (curve.time(1), curve.time(4)) == pytest.approx((12.0, 36.0))
 
 
-def test_outliers_do_not_move_the_curve() -> None:
+def test_outliers_do_not_move_the_curve():
     times = RowTimes({0: expand({1: 1.0})})
     times.observe(3, 3.0)
     for k in range(30):
@@ -86,7 +82,7 @@ def test_outliers_do_not_move_the_curve() -> None:
     assert times.table()[3] == pytest.approx(3.0)
 
 
-def test_counts_not_tried_are_hoped_to_be_cheaper_than_assumed() -> None:
+def test_counts_not_tried_are_hoped_to_be_cheaper_than_assumed():
     """Until they were tried: a prior that is too expensive must not keep them from it."""
     times = RowTimes({0: expand({1: 1.0, 8: 4.0})})
     for _ in range(4):
@@ -99,7 +95,7 @@ def test_counts_not_tried_are_hoped_to_be_cheaper_than_assumed() -> None:
     assert measured.table()[8] == pytest.approx(4.0)
 
 
-def test_a_count_between_expensive_ones_is_tried_once() -> None:
+def test_a_count_between_expensive_ones_is_tried_once():
     """Kernels work in tiles: that three and six rows are expensive says little of four, and one time tells."""
     times = RowTimes({0: expand({1: 1.0, 8: 4.5})})
     for _ in range(4):
@@ -110,7 +106,7 @@ def test_a_count_between_expensive_ones_is_tried_once() -> None:
     assert times.table()[4] == pytest.approx(2.5, rel=0.02)
 
 
-def test_many_sequences_have_rows_beyond_the_curve() -> None:
+def test_many_sequences_have_rows_beyond_the_curve():
     times = RowTimes({0: expand({1: 1.0, 64: 64.0})})
     assert times.table(0, 1088)[1088] > 500.0
     for _ in range(30):
@@ -120,7 +116,7 @@ def test_many_sequences_have_rows_beyond_the_curve() -> None:
     assert times.table()[1] == pytest.approx(1.0, rel=0.05)
 
 
-def test_catching_up_is_not_a_step() -> None:
+def test_catching_up_is_not_a_step():
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     for _ in range(20):
         curve.observe(Outcome([SeqOutcome(0, 3, 0)], 20.0, 4, t_draft=3.0, draft_steps=3))
@@ -131,7 +127,7 @@ def test_catching_up_is_not_a_step() -> None:
     assert curve.draft.table(0, 101)[101] == pytest.approx(20.0, rel=0.1)
 
 
-def read_first(curve: CostCurve, ms: float) -> None:
+def read_first(curve, ms):
     """One answer: the draft reads 700 tokens in so many ms and drafts three, then seven rounds of three steps of 1 ms."""
     for n, took, behind in [(1, ms + 3.0, 700), *[(1, 3.0, 0)] * 7]:
         curve.observe(
@@ -139,7 +135,7 @@ def read_first(curve: CostCurve, ms: float) -> None:
         )
 
 
-def test_the_first_text_that_is_read_says_what_reading_costs() -> None:
+def test_the_first_text_that_is_read_says_what_reading_costs():
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     assumed = curve.draft.time(701)
     read_first(curve, 2.0 * assumed)
@@ -147,7 +143,7 @@ def test_the_first_text_that_is_read_says_what_reading_costs() -> None:
     assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.05)
 
 
-def test_reading_that_costs_ten_times_the_assumed_is_believed_the_second_time() -> None:
+def test_reading_that_costs_ten_times_the_assumed_is_believed_the_second_time():
     """Once may be a stall, and half is believed; rounds as fast as ever in between do not make the second one a stall, too."""
     curve = CostCurve.prior("cuda", 10.0, draft_share=0.1)
     assumed = curve.draft.time(701)
@@ -162,7 +158,7 @@ def test_reading_that_costs_ten_times_the_assumed_is_believed_the_second_time() 
     ("tile", "times"),
     [(4, {1: 10.0, 2: 16.0, 3: 22.0, 6: 27.0}), (8, {1: 10.0, 6: 27.0, 7: 30.0, 10: 36.0})],
 )
-def test_a_tile_of_the_kernels_is_looked_for_after_a_while(tile, times) -> None:
+def test_a_tile_of_the_kernels_is_looked_for_after_a_while(tile, times):
     """Four rows may be cheaper than three: where 3 and 6 were expensive, 4 is hoped for until it was seen; so are eight."""
     target = CostCurve.prior("Q8_0", 10.0).target
     for rows, ms in times.items():
@@ -176,7 +172,7 @@ def test_a_tile_of_the_kernels_is_looked_for_after_a_while(tile, times) -> None:
     assert target.table()[tile] == pytest.approx(1.1 * before, rel=0.05)
 
 
-def test_a_heads_rows_are_not_taken_for_the_targets() -> None:
+def test_a_heads_rows_are_not_taken_for_the_targets():
     """Few weights and many kernels: a step takes more than its share of the bytes, and a prompt many steps."""
     for name in ("BF16", "Q8_0"):
         head, draft = (CostCurve.prior(name, 10.0, 0.06, head=head).draft for head in (True, False))
@@ -184,7 +180,7 @@ def test_a_heads_rows_are_not_taken_for_the_targets() -> None:
         assert head.time(65) > 1.4 * draft.time(65)
 
 
-def test_reading_is_not_hoped_to_be_cheaper_than_assumed() -> None:
+def test_reading_is_not_hoped_to_be_cheaper_than_assumed():
     """It is paid for before it brings anything, unlike rows of the target that are tried."""
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=1.0)
     assert curve.draft.time(701) == pytest.approx(
@@ -193,7 +189,7 @@ def test_reading_is_not_hoped_to_be_cheaper_than_assumed() -> None:
     assert curve.target.table()[8] < curve.draft.table()[8]
 
 
-def test_a_machine_that_became_slow_is_believed_the_fourth_time() -> None:
+def test_a_machine_that_became_slow_is_believed_the_fourth_time():
     """Three times as slow once, twice or thrice is a stall, or something else that will be over."""
     times = RowTimes({0: expand({1: 1.0, 4: 3.0})})
     for _ in range(20):
@@ -205,7 +201,7 @@ def test_a_machine_that_became_slow_is_believed_the_fourth_time() -> None:
     assert seen == pytest.approx([10.0, 10.0, 10.0, 30.0], rel=0.2)
 
 
-def test_a_slow_spell_makes_no_rare_count_look_cheap() -> None:
+def test_a_slow_spell_makes_no_rare_count_look_cheap():
     """Where every round became half slower, four rows still cost three times one."""
     times = RowTimes({0: expand({1: 1.0, 4: 3.0})})
     for _ in range(60):
@@ -221,19 +217,17 @@ def test_a_slow_spell_makes_no_rare_count_look_cheap() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(-5, 99), st.floats(allow_nan=True, allow_infinity=True)),
-        max_size=60,
+        st.tuples(st.integers(-5, 99), st.floats(allow_nan=True, allow_infinity=True)), max_size=60
     )
 )
-def test_hostile_times_leave_a_usable_curve(seen: list[tuple[int, float]]) -> None:
+def test_hostile_times_leave_a_usable_curve(seen):
     times = RowTimes({0: expand({1: 1.0, 8: 4.0})})
     for rows, ms in seen:
         times.observe(rows, ms)
     assert all(0.0 < t < 1e15 for t in times.table()[1:])
 
 
-def test_a_prior_with_depth_adds_the_same_time_for_each_row() -> None:
-    """Each of n rows pays for the positions of context that it attends to."""
+def test_a_prior_with_depth_adds_the_same_time_for_each_row():
     target = CostCurve.prior("BF16", 10.0, deeper={1: 0.01, 8: 0.08}).target
     target.hope = 1.0
     shallow = list(target.table(0))
@@ -243,7 +237,7 @@ def test_a_prior_with_depth_adds_the_same_time_for_each_row() -> None:
     )
 
 
-def test_a_wrong_prior_is_not_taken_for_the_machine() -> None:
+def test_a_wrong_prior_is_not_taken_for_the_machine():
     """Rows that cost more than assumed, seen again and again without a round of one row, leave one row's time as it is."""
     times, truth = RowTimes({0: expand({1: 10.0, 16: 50.0})}), expand({1: 10.0, 16: 80.0})
     for rows in [1, *range(2, 17)] * 6:
@@ -252,8 +246,7 @@ def test_a_wrong_prior_is_not_taken_for_the_machine() -> None:
     assert times.table()[1] == pytest.approx(10.0, rel=0.002)
 
 
-def test_a_curve_begins_with_what_this_machine_took_before() -> None:
-    """Counts that were seen cost what they did, those between as much more, and all of it counts as seen."""
+def test_a_curve_begins_with_what_this_machine_took_before():
     curve = CostCurve.prior("Q8_0", 10.0, 0.2)
     times = {1: 4.0, 4: 8.0, 8: 14.0}
     curve.begin_with(times, {})
@@ -263,13 +256,13 @@ def test_a_curve_begins_with_what_this_machine_took_before() -> None:
     assert curve.draft.time(1) == pytest.approx(0.2 * 4.0, rel=0.05)  # the same machine runs it
 
 
-def test_a_draft_begins_with_its_own_times() -> None:
+def test_a_draft_begins_with_its_own_times():
     curve = CostCurve.prior("Q8_0", 10.0, 0.2)
     curve.begin_with({1: 4.0}, {1: 1.5})
     assert curve.draft.time(1) == pytest.approx(1.5)
 
 
-def test_nothing_known_changes_nothing() -> None:
+def test_nothing_known_changes_nothing():
     curve = CostCurve.prior("Q8_0", 10.0)
     before = list(curve.target.table())
     curve.begin_with({}, {})
@@ -277,7 +270,7 @@ def test_nothing_known_changes_nothing() -> None:
     assert curve.target.seen() == {}
 
 
-def test_steps_behind_a_short_catching_up_are_timed() -> None:
+def test_steps_behind_a_short_catching_up_are_timed():
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     for _ in range(20):
         took = curve.draft.time(3) + 9 * 1.5
@@ -287,7 +280,7 @@ def test_steps_behind_a_short_catching_up_are_timed() -> None:
     assert curve.draft.table()[1] == pytest.approx(1.5, rel=0.05)
 
 
-def test_a_reading_that_takes_as_long_as_the_step_behind_it_is_timed() -> None:
+def test_a_reading_that_takes_as_long_as_the_step_behind_it_is_timed():
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     seen = SeqOutcome(0, 3, 0)
     curve.observe(Outcome([seen], 20.0, 4, t_draft=3.0, draft_steps=2, caught_up=2))
@@ -299,14 +292,14 @@ MEASURED = {3: 2.29, 4: 2.97, 5: 3.44, 6: 3.94, 8: 4.95}
 
 
 @pytest.mark.parametrize("rows", MEASURED)
-def test_more_rows_of_a_mixture_read_more_experts(rows: int) -> None:
+def test_more_rows_of_a_mixture_read_more_experts(rows):
     dense = expand(SHAPES["Q8_0"])
     assert with_experts(dense, Experts(64, 8, 0.92))[rows] == pytest.approx(
         MEASURED[rows], rel=0.16
     )
 
 
-def test_a_mixture_changes_the_targets_times_alone() -> None:
+def test_a_mixture_changes_the_targets_times_alone():
     mixed, dense = (
         CostCurve.prior("Q4_K_M", 10.0, experts=experts) for experts in (Experts(32, 4, 0.9), None)
     )
@@ -315,7 +308,7 @@ def test_a_mixture_changes_the_targets_times_alone() -> None:
     assert mixed.draft.table() == dense.draft.table()
 
 
-def test_several_rows_of_a_mixture_are_not_hoped_to_be_cheap() -> None:
+def test_several_rows_of_a_mixture_are_not_hoped_to_be_cheap():
     """Where each costs nearly a row, a trial takes more than it can bring back."""
     experts = Experts(64, 8, 0.92)
     planned = CostCurve.prior("Q8_0", 1.0, experts=experts).target.table()[8]
@@ -323,7 +316,7 @@ def test_several_rows_of_a_mixture_are_not_hoped_to_be_cheap() -> None:
 
 
 @given(st.floats(0.01, 0.5), st.integers(5, 12), st.integers(1, 4))
-def test_a_short_round_leaves_no_free_steps(more: float, steps: int, caught_up: int) -> None:
+def test_a_short_round_leaves_no_free_steps(more, steps, caught_up):
     """A round that took little longer than its reading was believed to take was faster as a whole: no step is nearly free."""
     curve = CostCurve.prior("Q8_0", 20.0, 0.05, head=True)
     took = curve.draft.time(1 + caught_up) + more

@@ -1,7 +1,5 @@
 """Drafters in Python: llama-cpp-python's draft models, and prompt lookup against a slow twin."""
 
-from __future__ import annotations
-
 import numpy as np
 from helpers.texts import slow_draft
 from hypothesis import given

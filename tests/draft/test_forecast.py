@@ -1,7 +1,5 @@
 """What drafts are expected to bring, and how that is learned."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,18 +8,18 @@ from pyspec.draft.stopping import forecast, learn
 from pyspec.draft.types import LOOKUP, Draft, SeqOutcome
 
 
-def found(n: int = 4, seq: int = 0) -> Draft:
+def found(n=4, seq=0):
     """A lookup draft behind a match of six tokens."""
     return Draft(seq, n, source=LOOKUP, match_length=6)
 
 
-def test_a_lookup_is_forecast_as_its_estimator_says() -> None:
+def test_a_lookup_is_forecast_as_its_estimator_says():
     """Survival of the first token is what is learned of such matches."""
     learned = Acceptance()
     assert forecast(learned, found()).survival[0] == learned.lookup.predict(6, 1)[0]
 
 
-def test_a_draft_that_was_not_verified_teaches_its_first_token() -> None:
+def test_a_draft_that_was_not_verified_teaches_its_first_token():
     """The target's own choice says for nothing whether it was right."""
     learned = Acceptance()
     before = forecast(learned, found()).survival[0]
@@ -33,7 +31,7 @@ def test_a_draft_that_was_not_verified_teaches_its_first_token() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.sampled_from([None, True, False])))
 )
-def test_survival_stays_a_probability(rounds: list[tuple[int, int, bool | None]]) -> None:
+def test_survival_stays_a_probability(rounds):
     """Whatever happens: falling along the draft, never nothing."""
     learned = Acceptance()
     for verified, accepted, after in rounds:

@@ -1,9 +1,5 @@
 """Tests of pyspec.draft.goodput: what it learns of a round, and what it makes of that."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import pytest
 from helpers.known_costs import LINE, SIDE, measured
 
@@ -14,16 +10,7 @@ from pyspec.draft.switch import UseSwitch
 from pyspec.draft.types import LOOKUP, MODEL, Draft, Outcome, Place, SeqOutcome
 
 
-def round_of(
-    policy: GoodputPolicy,
-    n: int,
-    accepted: int,
-    *,
-    seqs: Sequence[int] = (0,),
-    others: Sequence[int] = (),
-    source: str = MODEL,
-    **more: float,
-) -> list[int]:
+def round_of(policy, n, accepted, *, seqs=(0,), others=(), source=MODEL, **more):
     """A round in which each of `seqs` has a sure draft of n tokens, and `others` have none. The lengths chosen."""
     policy.plan([Place(seq, 16, 0, 200, 50) for seq in (*seqs, *others)])
     drafts = [Draft(seq, n, [0.95] * n) for seq in seqs]
@@ -35,11 +22,11 @@ def round_of(
     found += [SeqOutcome(seq, 0, 0) for seq in others]
     steps = 0 if source == LOOKUP else n
     told = {"verify_rows": rows, "t_draft": 0.5 * steps, "draft_steps": steps, **more}
-    policy.observe(Outcome(found, LINE[rows], **told))  # type: ignore[arg-type]
+    policy.observe(Outcome(found, LINE[rows], **told))
     return g
 
 
-def test_prompts_that_share_a_round_are_no_cost_of_its_drafts() -> None:
+def test_prompts_that_share_a_round_are_no_cost_of_its_drafts():
     """A decode of 200 rows, most of them other texts' prompts, says of a draft what a decode of its own says."""
     gains = []
     for rows in (4, 200):
@@ -49,7 +36,7 @@ def test_prompts_that_share_a_round_are_no_cost_of_its_drafts() -> None:
     assert gains[0] == pytest.approx(gains[1])
 
 
-def test_what_a_round_gained_is_its_tokens_less_their_cost() -> None:
+def test_what_a_round_gained_is_its_tokens_less_their_cost():
     """Three tokens accepted of three: 3 rows of 1.1 ms and 3 steps of 0.5, at 10 ms a token, are half a token."""
     policy = measured(auto=False)
     round_of(policy, 3, 3)
@@ -58,14 +45,14 @@ def test_what_a_round_gained_is_its_tokens_less_their_cost() -> None:
     assert 2.0 < brought < 3.0  # the mean of three tokens and of what was expected
 
 
-def test_what_lookup_gained_says_nothing_of_the_model() -> None:
+def test_what_lookup_gained_says_nothing_of_the_model():
     policy = measured(auto=False)
     before = policy._drafting[1].gain(0.0)
     round_of(policy, 3, 3, source=LOOKUP)
     assert policy._drafting[1].gain(0.0) == before
 
 
-def test_a_text_without_a_draft_takes_its_row() -> None:
+def test_a_text_without_a_draft_takes_its_row():
     """Its neighbour's drafted token is the third row: where that is expensive it is left, where only the fifth is it is not."""
     chosen = {}
     for expensive, others in ((3, ()), (3, (1,)), (5, (1,))):
@@ -76,7 +63,7 @@ def test_a_text_without_a_draft_takes_its_row() -> None:
     assert chosen == {(3, ()): [1], (3, (1,)): [0], (5, (1,)): [1]}
 
 
-def test_a_round_that_broke_off_teaches_nothing() -> None:
+def test_a_round_that_broke_off_teaches_nothing():
     """Its drafts were chosen and never verified: what comes next is not theirs."""
     policy = measured(auto=False)
     policy.plan([Place(0, 16, 0, 200, 50)])
@@ -86,7 +73,7 @@ def test_a_round_that_broke_off_teaches_nothing() -> None:
     assert sum(policy.learned.calibration.seen) == 0.0
 
 
-def test_rounds_without_drafts_save_up_for_a_trial() -> None:
+def test_rounds_without_drafts_save_up_for_a_trial():
     """A draft that lost is tried again after thousands of tokens, not after a few."""
     tried = {}
     for rounds in (80, 4000):
@@ -102,7 +89,7 @@ def test_rounds_without_drafts_save_up_for_a_trial() -> None:
     assert tried == {80: False, 4000: True}
 
 
-def test_after_short_answers_one_without_a_limit_is_taken_to_be_short() -> None:
+def test_after_short_answers_one_without_a_limit_is_taken_to_be_short():
     """A prompt that pays for an answer of usual length is not read where answers end after ten tokens."""
     read = {}
     for length in (10, 300):
@@ -118,7 +105,7 @@ def test_after_short_answers_one_without_a_limit_is_taken_to_be_short() -> None:
     assert read == {10: False, 300: True}
 
 
-def test_a_text_of_which_few_tokens_were_asked_for_is_expected_to_have_them_all() -> None:
+def test_a_text_of_which_few_tokens_were_asked_for_is_expected_to_have_them_all():
     """Of fifty tokens asked for, fifty are left at the start; without a limit, fewer are counted on."""
     drafted = {}
     for left in (60, 1 << 30):
@@ -129,7 +116,7 @@ def test_a_text_of_which_few_tokens_were_asked_for_is_expected_to_have_them_all(
     assert drafted == {60: True, 1 << 30: False}
 
 
-def test_threads_that_changed_are_thought_of_at_once() -> None:
+def test_threads_that_changed_are_thought_of_at_once():
     table = expand({1: 10.0, 2: 25.0, 64: 900.0})
     policy = GoodputPolicy(CostCurve.from_tables({0: table}, SIDE, SIDE))
     assert policy.plan([Place(0, 16, 0, 200, 50)]).lengths == [0]
@@ -139,7 +126,7 @@ def test_threads_that_changed_are_thought_of_at_once() -> None:
     assert policy.plan([Place(0, 16, 0, 200, 51)]).lengths == [16]
 
 
-def test_many_texts_save_up_for_trials_no_faster_than_one() -> None:
+def test_many_texts_save_up_for_trials_no_faster_than_one():
     saved = []
     for seqs in ((0,), (0, 1, 2, 3)):
         policy = measured(auto=False)
@@ -148,7 +135,7 @@ def test_many_texts_save_up_for_trials_no_faster_than_one() -> None:
     assert saved[0] == pytest.approx(saved[1]) != 0.0
 
 
-def test_no_companion_is_used_where_there_is_none() -> None:
+def test_no_companion_is_used_where_there_is_none():
     """Whatever its view might bring."""
     policy = measured()
     plans = [policy.plan([Place(0, 16, 0, 200, 50 + n)]) for n in range(40)]
@@ -156,7 +143,7 @@ def test_no_companion_is_used_where_there_is_none() -> None:
     assert not any(plan.use_companion for plan in plans)
 
 
-def test_a_view_is_worth_what_it_changes() -> None:
+def test_a_view_is_worth_what_it_changes():
     """A companion that doubts what the draft is sure of saves rows."""
     policy = measured(companion=True, auto=False)
     policy.plan([Place(0, 16, 0, 200, 50)])
@@ -170,16 +157,16 @@ def test_a_view_is_worth_what_it_changes() -> None:
 class Recorder(UseSwitch):
     """Keeps what it is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.asked: list[tuple[float, ...]] = []
 
-    def on(self, seq: int, *asked: float) -> bool:
+    def on(self, seq, *asked):
         self.asked.append(asked)
         return False
 
 
-def test_a_switch_is_asked_with_what_the_text_has_left() -> None:
+def test_a_switch_is_asked_with_what_the_text_has_left():
     """Nothing is to be caught up with where the draft is up to date; without a limit, little more is counted on."""
     asked = Recorder()
     policy = measured(switch=lambda: asked)
@@ -190,7 +177,7 @@ def test_a_switch_is_asked_with_what_the_text_has_left() -> None:
     assert 20.0 < unlimited < 100.0
 
 
-def test_a_companion_saves_up_for_trials_too() -> None:
+def test_a_companion_saves_up_for_trials_too():
     """Where it is not used, tokens go on to its credit."""
     policy = measured(companion=True)
     for _ in range(80):
@@ -199,7 +186,7 @@ def test_a_companion_saves_up_for_trials_too() -> None:
     assert policy._scoring._credit > 0.0
 
 
-def test_rows_cost_what_they_do_where_the_longest_text_is() -> None:
+def test_rows_cost_what_they_do_where_the_longest_text_is():
     """Texts of a batch share a decode, and the one with most context has the say."""
     deep = [2.0 * t for t in LINE]
     policy = GoodputPolicy(CostCurve.from_tables({0: LINE, 4096: deep}, SIDE, SIDE))
@@ -207,7 +194,7 @@ def test_rows_cost_what_they_do_where_the_longest_text_is() -> None:
     assert policy._rows[:5] == pytest.approx(deep[:5])
 
 
-def test_a_round_may_have_more_texts_than_were_planned_for() -> None:
+def test_a_round_may_have_more_texts_than_were_planned_for():
     """Those that only read prompts have no place; with seventy of them a round has more rows than the table."""
     policy = measured()
     policy.plan([Place(0, 16, 0, 200, 50)])

@@ -1,7 +1,5 @@
 """Tests of pyspec.draft.goodput, played by the simulator."""
 
-from __future__ import annotations
-
 import math
 import random
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measure.simulate import Answer, Costs, Player, Times, fixed_speed, load_rounds
+from measure.simulate import Costs, Player, Times, fixed_speed, load_rounds
 from measure.synthetic import planted
 
 from pyspec.draft.acceptance import Acceptance
@@ -25,17 +23,17 @@ GPU = {1: 1.0, 16: 1.15, 64: 1.6}
 TINY = {1: 1.0, 16: 4.6, 64: 15.0}
 
 
-def costs(points: dict[int, float], draft: float) -> Costs:
+def costs(points, draft):
     side = Times(TINY, 10.0 * draft)
     return Costs(Times(points, 10.0), side, side)
 
 
-def texts(acceptance: float, n: int = 6, seed: int = 1, prompt: int = 100) -> list[Answer]:
+def texts(acceptance, n=6, seed=1, prompt=100):
     rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
     return [planted(rng, acceptance, 150, prompt) for _ in range(n)]
 
 
-def fresh(name: str, draft: float, **options: bool) -> GoodputPolicy:
+def fresh(name, draft, **options):
     return GoodputPolicy(CostCurve.prior(name, 10.0, draft, draft), **options)
 
 
@@ -49,7 +47,7 @@ def fresh(name: str, draft: float, **options: bool) -> GoodputPolicy:
         (GPU, "cuda", 0.95, 0.1),
     ],
 )
-def test_auto_is_near_the_best_fixed_length_and_plain(points, name, acceptance, draft) -> None:
+def test_auto_is_near_the_best_fixed_length_and_plain(points, name, acceptance, draft):
     truth, played = costs(points, draft), texts(acceptance)
     speed = Player(fresh(name, draft), truth).play(played).speed
     fixed = [fixed_speed(played, truth, k) for k in range(17)]
@@ -57,7 +55,7 @@ def test_auto_is_near_the_best_fixed_length_and_plain(points, name, acceptance, 
     assert speed >= 0.95 * fixed[0]
 
 
-def test_a_stall_of_the_machine_costs_no_drafts() -> None:
+def test_a_stall_of_the_machine_costs_no_drafts():
     quiet = Player(fresh("Q4_K_M", 0.1), costs(SHAPES["Q4_K_M"], 0.1)).play(texts(0.8))
     player = Player(fresh("Q4_K_M", 0.1), costs(SHAPES["Q4_K_M"], 0.1), stalls={40: 5000.0})
     stalled = player.play(texts(0.8))
@@ -65,8 +63,7 @@ def test_a_stall_of_the_machine_costs_no_drafts() -> None:
     assert abs(sum(stalled.drafted) / stalled.rounds - sum(quiet.drafted) / quiet.rounds) < 0.03
 
 
-def test_a_long_prompt_is_not_read_for_a_few_tokens() -> None:
-    """The draft's reading of 3,000 tokens is weighed before drafting begins; of 30 it is paid."""
+def test_a_long_prompt_is_not_read_for_a_few_tokens():
     policy, truth = fresh("Q4_K_M", 0.2), costs(SHAPES["Q4_K_M"], 0.2)
     Player(policy, truth).play(texts(0.9, 4, prompt=30))
     drafted = {}
@@ -78,7 +75,7 @@ def test_a_long_prompt_is_not_read_for_a_few_tokens() -> None:
 
 
 @pytest.mark.parametrize("name", ["Q4_K_M", "cuda"])
-def test_long_prompts_are_not_read_for_short_answers_however_good_the_draft(name: str) -> None:
+def test_long_prompts_are_not_read_for_short_answers_however_good_the_draft(name):
     """Reading 750 tokens takes 33 to 65 tokens' time, ten times what is assumed of CUDA: two of twelve answers tell."""
     for draft in (0.2, 0.4):
         truth, rng = costs(SHAPES["Q4_K_M"], draft), random.Random(1)  # noqa: S311 - reproducible, not secret
@@ -91,8 +88,7 @@ def test_long_prompts_are_not_read_for_short_answers_however_good_the_draft(name
         assert not any(drafted[2:])
 
 
-def test_rows_that_look_expensive_are_tried_once() -> None:
-    """A prior of CUDA says nine rows cost four times one; where they do not, long drafts come soon."""
+def test_rows_that_look_expensive_are_tried_once():
     policy = fresh("cuda", 0.05)
     Player(policy, costs(GPU, 0.05)).play(texts(0.95, 2))
     assert max(policy.stats()["rounds_by_length"]) == 16
@@ -102,14 +98,14 @@ STEPS = {1: 1.0, 2: 1.8, 3: 2.5, 4: 1.6, 5: 2.6, 7: 3.9, 8: 2.6, 11: 4.9, 12: 3.
 
 
 @pytest.mark.parametrize("acceptance", [0.7, 0.9])
-def test_a_staircase_is_found(acceptance: float) -> None:
+def test_a_staircase_is_found(acceptance):
     """Four rows cost less than two, and nothing that is assumed says so: as fast as the best length by hindsight."""
     truth, played = costs(STEPS, 0.1), texts(acceptance)
     speed = Player(fresh("Q4_K_M", 0.1), truth).play(played).speed
     assert speed >= 0.97 * max(fixed_speed(played, truth, k) for k in range(17))
 
 
-def test_a_drafter_that_is_never_right_is_switched_off() -> None:
+def test_a_drafter_that_is_never_right_is_switched_off():
     policy, drafted = fresh("Q4_K_M", 0.1), []
     policy.begin_answer()
     for _ in range(400):
@@ -121,8 +117,7 @@ def test_a_drafter_that_is_never_right_is_switched_off() -> None:
     assert sum(drafted[60:]) < 30
 
 
-def test_the_companion_is_dropped_where_it_knows_nothing_new() -> None:
-    """A companion that echoes the draft costs time and is used in few rounds."""
+def test_the_companion_is_dropped_where_it_knows_nothing_new():
     policy = fresh("Q4_K_M", 0.1, companion=True)
     used = 0
     for k in range(600):
@@ -139,7 +134,7 @@ def test_the_companion_is_dropped_where_it_knows_nothing_new() -> None:
     assert used < 60
 
 
-def test_rounds_without_plan_or_choose_are_harmless() -> None:
+def test_rounds_without_plan_or_choose_are_harmless():
     policy = GoodputPolicy(CostCurve.prior())
     policy.observe(Outcome([SeqOutcome(0, 0, 0)], 10.0, 1))
     policy.observe(Outcome([SeqOutcome(0, 0, 0), SeqOutcome(1, 0, 0)], 90.0, 200))
@@ -160,9 +155,7 @@ def test_rounds_without_plan_or_choose_are_harmless() -> None:
         max_size=40,
     )
 )
-def test_hostile_rounds_never_break_the_choice(
-    rounds: list[tuple[int, list[float], int, float, bool]],
-) -> None:
+def test_hostile_rounds_never_break_the_choice(rounds):
     policy = GoodputPolicy(CostCurve.prior(), companion=True, auto=False)
     for n, p, accepted, ms, lookup in rounds:
         plan = policy.plan([Place(0, 6)])
@@ -177,7 +170,7 @@ def test_hostile_rounds_never_break_the_choice(
     assert all(math.isfinite(v) for v in policy.stats().values() if isinstance(v, float))
 
 
-def test_several_sequences_share_the_rows() -> None:
+def test_several_sequences_share_the_rows():
     flat = expand({1: 10.0, 64: 11.0})
     policy = GoodputPolicy(CostCurve.from_tables({0: flat}, flat, flat), auto=False)
     policy.plan([Place(i, 16) for i in range(8)])
@@ -188,7 +181,7 @@ def test_several_sequences_share_the_rows() -> None:
     assert lengths[7] == 4
 
 
-def test_the_price_of_time_lengthens_nothing_for_free() -> None:
+def test_the_price_of_time_lengthens_nothing_for_free():
     """On an expensive curve `companion` may draft, but verifies nothing that is unlikely."""
     costs = {n: 10.0 * n for n in range(1, 65)}
     table = expand(costs)
@@ -197,14 +190,14 @@ def test_the_price_of_time_lengthens_nothing_for_free() -> None:
     assert policy.choose([Draft(0, 3, [0.5] * 3)]) == [0]
 
 
-def test_sixty_four_sequences_are_not_clipped() -> None:
+def test_sixty_four_sequences_are_not_clipped():
     flat = expand({1: 10.0, 64: 10.5})
     policy = GoodputPolicy(CostCurve.from_tables({0: flat}, flat, flat), auto=False)
     policy.plan([Place(i, 16) for i in range(64)])
     assert policy.choose([Draft(i, 4, [0.9] * 4) for i in range(64)]) == [4] * 64
 
 
-def test_a_sequence_with_much_to_read_waits_while_the_others_draft() -> None:
+def test_a_sequence_with_much_to_read_waits_while_the_others_draft():
     policy, truth = fresh("Q4_K_M", 0.2), costs(SHAPES["Q4_K_M"], 0.2)
     Player(policy, truth).play(texts(0.9, 8, prompt=30))
     lengths = policy.plan([Place(0, 60, 1, 60, 90), Place(1, 60, 3000, 60, 3060)]).lengths
@@ -212,9 +205,7 @@ def test_a_sequence_with_much_to_read_waits_while_the_others_draft() -> None:
 
 
 @pytest.mark.parametrize(("lag", "at_once", "later"), [(100, 16, 16), (200, 0, 16), (400, 0, 0)])
-def test_what_is_left_of_an_answer_without_a_limit_is_guessed(
-    lag: int, at_once: int, later: int
-) -> None:
+def test_what_is_left_of_an_answer_without_a_limit_is_guessed(lag, at_once, later):
     """One that has gone on goes on, though not beyond the usual: a prompt that costs 20 tokens is read then, one of 40 never."""
     table = expand({1: 10.0, 16: 11.5, 64: 16.0})
     side = [float(n) for n in range(65)]
@@ -223,7 +214,7 @@ def test_what_is_left_of_an_answer_without_a_limit_is_guessed(
     assert (drafted[0], drafted[-1]) == (at_once, later)
 
 
-def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come() -> None:
+def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come():
     """Recorded answers of a good draft, where the first one wins nothing: others gain what there is, less looks at them."""
     answers = load_rounds(ROUNDS / "good.gz")
     side = Times(TINY, 1.6)
@@ -235,7 +226,7 @@ def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come() -> 
     assert player.speed > 0.99 * max(fixed_speed(answers, truth, k) for k in range(17))
 
 
-def test_a_new_text_is_thought_of_at_once() -> None:
+def test_a_new_text_is_thought_of_at_once():
     policy, truth = fresh("Q4_K_M", 0.1), costs(SHAPES["Q4_K_M"], 0.1)
     Player(policy, truth).play(texts(0.8, 4, prompt=30))
     assert policy.plan([Place(0, 16, 3000, 20, 3030)]).lengths == [0]
@@ -244,8 +235,7 @@ def test_a_new_text_is_thought_of_at_once() -> None:
     assert policy.plan([Place(0, 16, 1, 150, 40)]).lengths == [16]
 
 
-def test_a_draft_with_an_end_is_expected_to_bring_no_more() -> None:
-    """Two next-token heads bring two tokens at most, however cheap more rows are."""
+def test_a_draft_with_an_end_is_expected_to_bring_no_more():
     expected = {}
     for longest in (2, 16):
         policy = GoodputPolicy(costs(GPU, 0.02).curve(), Acceptance())

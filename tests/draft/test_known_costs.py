@@ -1,19 +1,17 @@
 """Drafts where it is known what decodes take: whether they pay is up to their texts."""
 
-from __future__ import annotations
-
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.draft.row_times import expand
 from pyspec.draft.types import Draft, Outcome, Place, SeqOutcome
 
 
-def test_one_refused_draft_ends_no_drafting_where_drafts_win() -> None:
+def test_one_refused_draft_ends_no_drafting_where_drafts_win():
     """A short text whose first draft is long and all wrong has lost more than its share; the texts before it won much."""
     table = expand({1: 10.0, 64: 80.0})
     policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.1 * t for t in table], table))
 
-    def go_on(depth: int, right: bool) -> int:
+    def go_on(depth, right):
         (n,) = policy.plan([Place(0, 16, 1, 75 - depth, depth)]).lengths
         if n:
             (g,) = policy.choose([Draft(0, 8, [0.95] * 8)])
@@ -29,7 +27,7 @@ def test_one_refused_draft_ends_no_drafting_where_drafts_win() -> None:
     assert go_on(51, right=True)
 
 
-def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
+def test_a_draft_that_pays_in_no_text_is_not_looked_at():
     """Rows too expensive for any acceptance that a text may have: not even once, while a draft that may pay is tried."""
     drafted = {}
     for name, points in (
@@ -42,7 +40,7 @@ def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
     assert drafted == {"expensive": 0, "cheap": 16}
 
 
-def test_drafting_costs_more_where_rounds_with_drafts_win() -> None:
+def test_drafting_costs_more_where_rounds_with_drafts_win():
     """A ms could go into the next round with drafts: floors rise once such rounds have won, with the same curve and table."""
     table = expand({1: 10.0, 2: 12.0, 16: 40.0})
     floors = []

@@ -1,7 +1,5 @@
 """What lookups may gain and lose beside a model's drafts."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.known_costs import LINE, SIDE, measured
 
@@ -9,7 +7,7 @@ from pyspec.draft.types import Place
 
 
 @pytest.mark.parametrize("left", [20, 60])
-def test_catching_up_that_costs_more_than_is_left_is_not_begun(left: int) -> None:
+def test_catching_up_that_costs_more_than_is_left_is_not_begun(left):
     policy = measured()
     for _ in range(40):
         policy._drafting[1].used(3.0, 5.0)

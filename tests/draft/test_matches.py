@@ -1,11 +1,9 @@
 """Tests of pyspec.draft.acceptance: lookup."""
 
-from __future__ import annotations
-
 from pyspec.draft.acceptance import LookupEstimator
 
 
-def test_long_matches_are_trusted_more_and_failures_teach() -> None:
+def test_long_matches_are_trusted_more_and_failures_teach():
     lookup = LookupEstimator()
     assert lookup.predict(8, 3)[0] > lookup.predict(1, 3)[0]
     before = lookup.predict(8, 3)[0]
@@ -15,8 +13,7 @@ def test_long_matches_are_trusted_more_and_failures_teach() -> None:
     assert len(lookup.predict(8, 10)) == 10
 
 
-def test_a_match_with_several_continuations_is_trusted_less() -> None:
-    """And what is learned of it says nothing about the others."""
+def test_a_match_with_several_continuations_is_trusted_less():
     lookup = LookupEstimator()
     before = lookup.predict(5, 4)
     assert all(a < b for a, b in zip(lookup.predict(5, 4, choices=2), before, strict=True))
@@ -25,15 +22,14 @@ def test_a_match_with_several_continuations_is_trusted_less() -> None:
     assert lookup.predict(5, 4) == before
 
 
-def test_matches_long_ago_are_forgotten() -> None:
+def test_matches_long_ago_are_forgotten():
     lookup = LookupEstimator()
     for hit in [True] * 1000 + [False] * 400:
         lookup.update(8, [hit])
     assert lookup.predict(8, 1)[0] < 0.35
 
 
-def test_a_few_matches_change_little() -> None:
-    """Three refusals of matches that looked good leave them worth a look; thirty do not."""
+def test_a_few_matches_change_little():
     lookup, chances = LookupEstimator(), []
     for _ in range(30):
         lookup.update(14, [False])

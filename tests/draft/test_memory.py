@@ -1,7 +1,5 @@
 """What was said before: the index against a slow twin, owners, and the limit of tokens."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.texts import slow_draft
 from hypothesis import given, settings
@@ -15,7 +13,6 @@ texts = st.lists(st.integers(0, 3), max_size=40)
 
 @given(st.lists(texts, max_size=4), texts, st.integers(1, 12))
 def test_index_says_what_a_search_says(known, text, limit):
-    """Of several texts, the last of which goes on: tokens, match and choices are the slow twin's."""
     index = TextIndex()
     for one in known:
         index.add(TextIndex.EMPTY, one)
@@ -98,7 +95,6 @@ def test_size_is_bounded(asked, most):
 
 
 def test_an_owner_counts_beside_its_texts():
-    """Many who said a word each are not kept for ever; the least recently used ones go."""
     memory = Memory(tokens=5000)
     for n in range(1000):
         memory.texts_of(str(n)).add(TextIndex.EMPTY, [n, 1])

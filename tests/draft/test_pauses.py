@@ -1,9 +1,6 @@
 """Tests of pyspec.draft.goodput: what is not thought over in each round."""
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import Any
 
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import GoodputPolicy
@@ -18,16 +15,16 @@ class Scripted(UseSwitch):
     asked = 0
     says = False
 
-    def on(self, *_: Any, **__: Any) -> bool:
+    def on(self, *_, **__):
         Scripted.asked += 1
         return Scripted.says
 
 
-def drafts(policy: GoodputPolicy, depth: int) -> bool:
+def drafts(policy, depth):
     return any(policy.plan([Place(0, 16, 0, 400, depth)]).lengths)
 
 
-def test_where_no_draft_pays_few_rounds_ask() -> None:
+def test_where_no_draft_pays_few_rounds_ask():
     """One in eight: to ask takes time beside a decode of a small model."""
     Scripted.asked, Scripted.says = 0, False
     policy = GoodputPolicy(CostCurve.prior(), switch=Scripted)
@@ -35,7 +32,7 @@ def test_where_no_draft_pays_few_rounds_ask() -> None:
     assert 0 < Scripted.asked <= 240 / 8
 
 
-def test_a_draft_that_comes_to_pay_is_used_within_ten_rounds() -> None:
+def test_a_draft_that_comes_to_pay_is_used_within_ten_rounds():
     for plain in range(20, 40):
         Scripted.says = False
         policy = GoodputPolicy(CostCurve.prior(), switch=Scripted)
@@ -44,7 +41,7 @@ def test_a_draft_that_comes_to_pay_is_used_within_ten_rounds() -> None:
         assert any(drafts(policy, 90 + n) for n in range(10))
 
 
-def test_another_number_of_texts_is_thought_of_at_once() -> None:
+def test_another_number_of_texts_is_thought_of_at_once():
     Scripted.says = False
     policy = GoodputPolicy(CostCurve.prior(), switch=Scripted)
     assert not drafts(policy, 50)
@@ -53,11 +50,11 @@ def test_another_number_of_texts_is_thought_of_at_once() -> None:
     assert all(policy.plan([Place(seq, 16, 0, 400, 52) for seq in (0, 1)]).lengths)
 
 
-def test_floors_follow_what_is_learned_in_one_round_of_a_hundred() -> None:
+def test_floors_follow_what_is_learned_in_one_round_of_a_hundred():
     """Or of two hundred, however long the process has run; at first every few rounds."""
     made: set[int] = set()
 
-    def floors(*given: Any) -> tuple[list[float], float]:
+    def floors(*given):
         made.add(policy._round)
         return draft_floors(*given)
 

@@ -1,7 +1,5 @@
 """Policies of one object: what each has learned, and of whom."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspec.draft.acceptance import Acceptance
@@ -13,11 +11,11 @@ from pyspec.draft.types import Draft, Outcome, Place, SeqOutcome
 from pyspec.sampling.verification import Margin, Strict
 
 
-def made_of(curve: CostCurve) -> Policies:
+def made_of(curve):
     return Policies(parse_length("auto"), curve, Acceptance(), companion=False)
 
 
-def test_texts_that_are_drawn_otherwise_are_forecast_and_learned_from_apart() -> None:
+def test_texts_that_are_drawn_otherwise_are_forecast_and_learned_from_apart():
     """One policy serves a batch of both: each draft's chances are those of its own way to draw."""
     policy = GoodputPolicy(learned=Acceptance())
     other = Acceptance().under("greedy", relaxing=True)
@@ -32,7 +30,7 @@ def test_texts_that_are_drawn_otherwise_are_forecast_and_learned_from_apart() ->
     assert sum(other.calibration.seen) == 2.0
 
 
-def test_a_policy_asks_how_a_text_is_drawn_when_it_needs_to_know() -> None:
+def test_a_policy_asks_how_a_text_is_drawn_when_it_needs_to_know():
     """One that is made after a text began knows of it, and one that names another draw has that for its own."""
     made = Policies(
         parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False, draw="coupled"
@@ -47,7 +45,7 @@ def test_a_policy_asks_how_a_text_is_drawn_when_it_needs_to_know() -> None:
     assert policy.learned_of([3]) is policy.learned
 
 
-def test_a_round_is_planned_by_the_policy_of_how_its_texts_are_drawn() -> None:
+def test_a_round_is_planned_by_the_policy_of_how_its_texts_are_drawn():
     """A server that samples by default and is asked for greedy answers plans by what it knows of those."""
     made = Policies(
         parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False, draw="coupled"
@@ -63,14 +61,13 @@ def test_a_round_is_planned_by_the_policy_of_how_its_texts_are_drawn() -> None:
     assert made.shared({}) == {}
 
 
-def test_texts_of_one_length_share_a_round_whoever_names_it() -> None:
+def test_texts_of_one_length_share_a_round_whoever_names_it():
     made = Policies(parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False)
     assert made.shared({0: None, 1: "auto"}) == {made.of(None): [0, 1]}
     assert made.shared({0: None, 1: "fixed:2"}) == {made.of(None): [0], made.of("fixed:2"): [1]}
 
 
-def test_a_policy_in_use_outlives_many_others() -> None:
-    """Requests may name lengths without end: what the rest has taught stays."""
+def test_a_policy_in_use_outlives_many_others():
     made = Policies(parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False)
     used = made.of(None)
     for k in range(MAX_POLICIES * 2):
@@ -79,7 +76,7 @@ def test_a_policy_in_use_outlives_many_others() -> None:
     assert len(made._made) == MAX_POLICIES
 
 
-def test_what_answers_taught_is_told_by_rule_and_draw() -> None:
+def test_what_answers_taught_is_told_by_rule_and_draw():
     """A policy of fixed length learns nothing that others could begin with."""
     made = Policies(parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False)
     assert made.taught() == {}
@@ -93,7 +90,7 @@ def test_what_answers_taught_is_told_by_rule_and_draw() -> None:
 
 
 @pytest.mark.parametrize(("share", "cheap"), [(0.05, True), (0.3, False)])
-def test_rows_are_cheap_where_they_were_timed(share: float, cheap: bool) -> None:
+def test_rows_are_cheap_where_they_were_timed(share, cheap):
     rows = [0.0, *(10.0 * (1.0 + share * n) for n in range(64))]
     known = CostCurve.from_tables({0: rows}, rows, rows)
     assert made_of(known).rows_are_cheap is cheap
@@ -104,15 +101,14 @@ def test_rows_are_cheap_where_they_were_timed(share: float, cheap: bool) -> None
     assert assumed.rows_are_cheap is cheap
 
 
-def test_a_draft_that_was_drawn_is_verified_whole() -> None:
-    """However unlikely its tokens are; what lookup proposes beside it may be cut."""
+def test_a_draft_that_was_drawn_is_verified_whole():
     policy = made_of(CostCurve.prior()).of(None, draw="block")
     policy.plan([Place(0, 4), Place(1, 4)])
     drafts = [Draft(0, 3, p=[0.01] * 3, whole=True), Draft(1, 3, source="lookup", match_length=1)]
     assert policy.choose(drafts) == [3, 0]
 
 
-def test_a_text_that_moves_goes_on_under_its_new_number() -> None:
+def test_a_text_that_moves_goes_on_under_its_new_number():
     """What it lost, how far it is and how it is drawn: a stream may move in the middle of an answer."""
     made = made_of(CostCurve.prior())
     made.begin_sequence(3, Margin(), "coupled")

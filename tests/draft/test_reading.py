@@ -1,7 +1,5 @@
 """Tests of pyspec.draft.goodput: what a companion reads before it can begin."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspec.draft.costs import CostCurve
@@ -9,13 +7,11 @@ from pyspec.draft.goodput import GoodputPolicy
 from pyspec.draft.types import Draft, Outcome, Place, SeqOutcome
 
 
-def judged(**options: bool) -> GoodputPolicy:
-    """A policy with a companion that knows the target's type and nothing else."""
+def judged(**options):
     return GoodputPolicy(CostCurve.prior("Q4_K_M", 10.0, 0.1, 0.1), companion=True, **options)
 
 
-def test_the_companions_reading_is_weighed_before_it_is_paid() -> None:
-    """Where it pays in every round it reads 30 tokens for an answer of 60, 30,000 for no gain, and 3,000 for no usual answer."""
+def test_the_companions_reading_is_weighed_before_it_is_paid():
     policy = judged()
     policy.begin_answer()
     for _ in range(40):
@@ -28,7 +24,7 @@ def test_the_companions_reading_is_weighed_before_it_is_paid() -> None:
     assert used == {30: True, 30_000: False, 3000: False}
 
 
-def test_the_companions_reading_is_no_evidence_against_it() -> None:
+def test_the_companions_reading_is_no_evidence_against_it():
     """A round in which it read a prompt of 500 tokens says of its worth what any other says."""
     gains = {}
     for read in (0, 500):
@@ -43,7 +39,7 @@ def test_the_companions_reading_is_no_evidence_against_it() -> None:
     assert gains[0] == pytest.approx(gains[500], rel=0.05)
 
 
-def test_what_the_companion_reads_is_what_the_longest_unread_text_has() -> None:
+def test_what_the_companion_reads_is_what_the_longest_unread_text_has():
     policy = judged()
     for _ in range(40):
         policy._scoring.used(0.5, 3.0)

@@ -1,7 +1,5 @@
 """Tests of pyspec.draft.row_times: what one model's rows cost, by invented times; see also test_cost.py."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -11,11 +9,11 @@ from hypothesis import strategies as st
 from pyspec.draft.row_times import RowTimes, expand
 
 
-def times(points: dict[int, float] | None = None, *, measured: bool = False) -> RowTimes:
+def times(points=None, *, measured=False):
     return RowTimes({0: expand(points or {1: 10.0, 16: 40.0, 64: 136.0})}, measured)
 
 
-def test_two_times_may_be_chance_and_five_are_none() -> None:
+def test_two_times_may_be_chance_and_five_are_none():
     curve = times()
     known = []
     for _ in range(5):
@@ -25,7 +23,7 @@ def test_two_times_may_be_chance_and_five_are_none() -> None:
     assert (known[1], known[4]) == ([], [4, 16])
 
 
-def test_a_short_answer_looks_for_no_step_of_the_kernels() -> None:
+def test_a_short_answer_looks_for_no_step_of_the_kernels():
     """A look costs it more than it brings: until forty decodes were seen, eight rows cost what they did at first."""
     curve = times()
     curve.observe(1, 10.0)
@@ -35,7 +33,7 @@ def test_a_short_answer_looks_for_no_step_of_the_kernels() -> None:
     assert curve.table()[8] == pytest.approx(at_first)
 
 
-def test_up_to_the_rows_of_one_draft_each_count_is_tried_by_itself() -> None:
+def test_up_to_the_rows_of_one_draft_each_count_is_tried_by_itself():
     """Of fifteen rows nothing is known where fourteen were seen: a step of the kernels may lie between."""
     curve = times()
     assumed = times(measured=True).table()
@@ -46,7 +44,7 @@ def test_up_to_the_rows_of_one_draft_each_count_is_tried_by_itself() -> None:
     assert curve.table()[15] < 0.95 * assumed[15]
 
 
-def test_a_table_is_made_anew_in_few_rounds_and_never_long_ago() -> None:
+def test_a_table_is_made_anew_in_few_rounds_and_never_long_ago():
     """It takes time to make, and a machine that became slower is to be known: one decode in ten at most, in twenty at least."""
     curve, made = times(), [0]
     for _ in range(5):
@@ -62,7 +60,7 @@ def test_a_table_is_made_anew_in_few_rounds_and_never_long_ago() -> None:
 
 
 @pytest.mark.parametrize(("rows", "hope"), [(8, 0.75), (8, 1.0), (40, 0.75)])
-def test_a_surprise_is_not_believed_at_once(rows: int, hope: float) -> None:
+def test_a_surprise_is_not_believed_at_once(rows, hope):
     """Four times the expected is a stall, or what was assumed is wrong: a second time says which."""
     curve = times()
     curve.hope = hope
@@ -74,14 +72,13 @@ def test_a_surprise_is_not_believed_at_once(rows: int, hope: float) -> None:
         curve.observe(1, 10.0)
 
 
-def test_a_depth_costs_what_its_neighbours_do_in_proportion() -> None:
-    """Between two measured depths and beyond the last; before the first, what the first costs."""
+def test_a_depth_costs_what_its_neighbours_do_in_proportion():
     curve = RowTimes({d: expand({1: t}) for d, t in ((1024, 10.0), (3072, 12.0), (4096, 16.0))})
     one = [curve.table(depth)[1] for depth in (0, 1024, 2048, 3072, 3584, 4096, 5120)]
     assert one == pytest.approx([10.0, 10.0, 11.0, 12.0, 14.0, 16.0, 20.0])
 
 
-def test_a_draft_follows_no_noise_of_the_target() -> None:
+def test_a_draft_follows_no_noise_of_the_target():
     """Its table stays while the machine is as fast as it was, within some percent, and goes with a change."""
     target, draft = times(), times()
     before = draft.table()
@@ -93,7 +90,7 @@ def test_a_draft_follows_no_noise_of_the_target() -> None:
     assert draft.table()[1] == pytest.approx(15.0)
 
 
-def test_a_count_between_two_is_believed_to_be_so_in_its_cost() -> None:
+def test_a_count_between_two_is_believed_to_be_so_in_its_cost():
     """Four rows cost twice what was assumed, beyond the first, and eight what was: six are half-way between."""
     curve = RowTimes({0: [0.0, *(10.0 + 2.0 * n for n in range(64))]})
     curve.hope = 1.0
@@ -106,7 +103,7 @@ def test_a_count_between_two_is_believed_to_be_so_in_its_cost() -> None:
     assert [believed[n] for n in (2, 3, 12)] == pytest.approx([14.0, 18.0, 32.0], rel=0.01)
 
 
-def test_half_of_a_surprise_is_believed_of_a_long_reading() -> None:
+def test_half_of_a_surprise_is_believed_of_a_long_reading():
     """It is paid for before it brings anything: half in ratios, whatever one row takes."""
     for one in (1.0, 10.0):
         curve = RowTimes({0: [0.0, *(0.2 * one * (n + 4) for n in range(1, 65))]}, measured=True)
@@ -117,8 +114,7 @@ def test_half_of_a_surprise_is_believed_of_a_long_reading() -> None:
 
 
 @given(st.lists(st.sampled_from([1.0, 1.0, 1.0, 1.0, 5.0, 20.0]), min_size=20, max_size=200))
-def test_stalls_make_no_rows_dearer_than_single_ones(stalls: list[float]) -> None:
-    """Neither in this process nor in those that begin with what it saw."""
+def test_stalls_make_no_rows_dearer_than_single_ones(stalls):
     taken = {1: 3.0, 2: 4.6, 3: 6.0, 31: 48.0}
     rows, known = [*taken] * len(stalls), dict[int, float]()
     for _ in range(3):
@@ -130,7 +126,7 @@ def test_stalls_make_no_rows_dearer_than_single_ones(stalls: list[float]) -> Non
         assert all(ms <= 2.2 * n * known[1] for n, ms in known.items() if 1 in known)
 
 
-def test_times_of_an_earlier_process_are_known() -> None:
+def test_times_of_an_earlier_process_are_known():
     curve = times()
     curve.begin_with({4: 16.0})
     assert curve.seen()[4] == pytest.approx(16.0)

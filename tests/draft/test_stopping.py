@@ -1,7 +1,5 @@
 """Tests of pyspec.draft.stopping against slow twins."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -11,19 +9,14 @@ from hypothesis import strategies as st
 
 from pyspec.draft.costs import SHAPES
 from pyspec.draft.row_times import expand
-from pyspec.draft.stopping import (
-    allocate,
-    best_length,
-    draft_floors,
-    survivals,
-)
+from pyspec.draft.stopping import allocate, best_length, draft_floors, survivals
 
 chance = st.floats(0.002, 0.998)
 price = st.floats(0.01, 2.0)
 
 
 @st.composite
-def curves(draw: st.DrawFn, n: int) -> list[float]:
+def curves(draw, n):
     steps = draw(st.lists(st.floats(0.1, 9.0), min_size=n, max_size=n))
     if draw(st.booleans()):
         tile = draw(st.integers(2, 4))
@@ -32,9 +25,7 @@ def curves(draw: st.DrawFn, n: int) -> list[float]:
 
 
 @given(st.lists(chance, max_size=12), curves(13), price)
-def test_best_length_equals_brute_force(
-    acceptance: list[float], rows: list[float], at: float
-) -> None:
+def test_best_length_equals_brute_force(acceptance, rows, at):
     chain = survivals(acceptance)
     verify = rows[1:]
     g = best_length(chain, verify, at)
@@ -42,18 +33,12 @@ def test_best_length_equals_brute_force(
     assert values[g] == pytest.approx(max(values), rel=1e-9, abs=1e-9)
 
 
-@given(
-    st.lists(st.lists(chance, max_size=3), min_size=1, max_size=3),
-    curves(12),
-    price,
-)
-def test_allocation_equals_brute_force(
-    chances: list[list[float]], rows: list[float], at: float
-) -> None:
+@given(st.lists(st.lists(chance, max_size=3), min_size=1, max_size=3), curves(12), price)
+def test_allocation_equals_brute_force(chances, rows, at):
     chains = [survivals(c) for c in chances]
     n = len(chains)
 
-    def value(lengths: tuple[int, ...]) -> float:
+    def value(lengths):
         tokens = n + sum(sum(c[:g]) for c, g in zip(chains, lengths, strict=False))
         return tokens - at * rows[n + sum(lengths)]
 
@@ -61,18 +46,16 @@ def test_allocation_equals_brute_force(
     assert value(tuple(allocate(chains, rows, at))) == pytest.approx(best, rel=1e-9, abs=1e-9)
 
 
-def kept(chain: list[float], cost: list[float], *, whole: bool) -> float:
+def kept(chain, cost, *, whole):
     """What a draft brings of which the best length is verified, or all of it."""
     lengths = [len(chain)] if whole else range(len(chain) + 1)
     return max(sum(chain[:c]) - cost[c] for c in lengths)
 
 
-def exact(
-    cost: list[float], step: float, values: list[float], weights: list[float], *, whole: bool
-) -> float:
+def exact(cost, step, values, weights, *, whole):
     """Optimal stopping with the whole history known, by enumeration."""
 
-    def from_here(chain: list[float]) -> float:
+    def from_here(chain):
         stop = kept(chain, cost, whole=whole)
         if len(chain) == len(cost) - 1:
             return stop
@@ -86,18 +69,10 @@ def exact(
     return sum(first) - step
 
 
-def by_floors(
-    floors: list[float],
-    cost: list[float],
-    step: float,
-    values: list[float],
-    weights: list[float],
-    *,
-    whole: bool,
-) -> float:
+def by_floors(floors, cost, step, values, weights, *, whole):
     """Expected value of drafting by floors, and of choosing the best length afterwards if it may be cut."""
 
-    def from_here(chain: list[float]) -> float:
+    def from_here(chain):
         if len(chain) == len(cost) - 1 or chain[-1] < floors[len(chain) - 1]:
             return kept(chain, cost, whole=whole)
         ahead = sum(
@@ -117,9 +92,7 @@ def by_floors(
     st.floats(0.1, 0.9),
     st.booleans(),
 )
-def test_floors_come_close_to_perfect_look_ahead(
-    name: str, at: float, step: float, values: tuple[float, float], weight: float, whole: bool
-) -> None:
+def test_floors_come_close_to_perfect_look_ahead(name, at, step, values, weight, whole):
     verify = expand(SHAPES[name])[1:9]
     weights = [weight, 1.0 - weight]
     nexts = np.array(weights), np.array(weights)
@@ -130,7 +103,7 @@ def test_floors_come_close_to_perfect_look_ahead(
     assert not whole or gain - cost[0] == pytest.approx(best, abs=0.05)
 
 
-def test_the_gain_of_drafting_has_the_right_sign() -> None:
+def test_the_gain_of_drafting_has_the_right_sign():
     sure = np.array([1.0]), np.array([1.0])
     verify = expand(SHAPES["Q4_K_M"])[1:9]
     assert draft_floors(verify, 0.0, 1.0, sure, [0.998])[1] > 2.0
@@ -144,9 +117,7 @@ rising = st.lists(st.floats(0.1, 9.0), min_size=13, max_size=13).map(
 
 
 @given(st.lists(chance, max_size=12), rising, price, st.floats(1.01, 4.0))
-def test_more_expensive_time_lengthens_nothing(
-    acceptance: list[float], verify: list[float], at: float, times: float
-) -> None:
+def test_more_expensive_time_lengthens_nothing(acceptance, verify, at, times):
     chain = survivals(acceptance)
     cheap, expensive = (best_length(chain, verify, price) for price in (at, times * at))
     assert expensive <= cheap
@@ -156,16 +127,14 @@ def test_more_expensive_time_lengthens_nothing(
     assert expensive <= cheap
 
 
-def expected(step: float, at: float, likely: float) -> tuple[list[float], float]:
+def expected(step, at, likely):
     """Floors and gain, where every second token is accepted with a chance `likely`, and the others with 0.3."""
     nexts = np.array([0.5, 0.5]), np.array([0.5, 0.5])
     return draft_floors(expand(SHAPES["Q4_K_M"])[1:10], step, at, nexts, [0.3, likely])
 
 
 @given(st.floats(0.0, 0.3), st.floats(0.3, 0.9), st.floats(0.35, 0.9), st.floats(0.01, 0.09))
-def test_drafting_gains_less_where_it_costs_more_or_is_refused_more(
-    step: float, at: float, likely: float, change: float
-) -> None:
+def test_drafting_gains_less_where_it_costs_more_or_is_refused_more(step, at, likely, change):
     floors, gain = expected(step, at, likely)
     later, gain_of_slow = expected(step + change, at, likely)
     assert gain_of_slow < gain

@@ -1,7 +1,5 @@
 """Tests of pyspec.draft.switch."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +7,7 @@ from hypothesis import strategies as st
 from pyspec.draft.switch import UseSwitch
 
 
-def play(
-    switch: UseSwitch, gain: float, rounds: int, expected: float = 0.0, cost: float = 0.0
-) -> tuple[int, float]:
+def play(switch, gain, rounds, expected=0.0, cost=0.0):
     """(uses, tokens lost) over rounds of one text in which each use gains the same; `cost` is paid after a pause."""
     uses, lost, behind = 0, 0.0, True
     for _ in range(rounds):
@@ -25,20 +21,20 @@ def play(
     return uses, lost
 
 
-def test_a_use_that_never_pays_is_switched_off() -> None:
+def test_a_use_that_never_pays_is_switched_off():
     uses, lost = play(UseSwitch(), -0.3, 4000)
     assert 0 < uses < 160
     assert lost < 0.01 * 4000 + 16.0
 
 
-def test_trials_go_on_and_find_a_change() -> None:
+def test_trials_go_on_and_find_a_change():
     switch = UseSwitch()
     play(switch, -0.1, 1000)
     play(switch, 0.8, 2000)
     assert play(switch, 0.8, 100)[0] == 100
 
 
-def test_a_cost_is_weighed_against_what_is_left() -> None:
+def test_a_cost_is_weighed_against_what_is_left():
     """Reading a long prompt pays for a long answer and not for a short one, however well drafts do."""
     switch = UseSwitch()
     play(switch, 0.5, 50)
@@ -46,7 +42,7 @@ def test_a_cost_is_weighed_against_what_is_left() -> None:
     assert not switch.on(1, 0.5, cost=20.0, left=30.0)
 
 
-def test_rounds_of_many_tokens_are_few() -> None:
+def test_rounds_of_many_tokens_are_few():
     """Six tokens a round with two of them gained: 200 tokens are 33 rounds that gain 67 together, not 200 that gain 400."""
     switch = UseSwitch()
     for _ in range(100):
@@ -55,7 +51,7 @@ def test_rounds_of_many_tokens_are_few() -> None:
     assert not switch.on(1, 2.0, cost=80.0, left=200.0)
 
 
-def test_a_cost_is_no_evidence() -> None:
+def test_a_cost_is_no_evidence():
     """What catching up costs is paid, and the gain that it leads to is judged without it."""
     switch = UseSwitch()
     uses, _ = play(switch, 0.3, 200, expected=0.3, cost=10.0)
@@ -63,7 +59,7 @@ def test_a_cost_is_no_evidence() -> None:
     assert switch.gain(0.3) > 0.29
 
 
-def test_a_new_text_is_not_tried_where_others_did_much_harm() -> None:
+def test_a_new_text_is_not_tried_where_others_did_much_harm():
     switch = UseSwitch()
     play(switch, -0.5, 300)
     switch.begin(0)
@@ -71,7 +67,7 @@ def test_a_new_text_is_not_tried_where_others_did_much_harm() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(-3.0, 3.0), st.floats(0.0, 50.0)), max_size=300))
-def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
+def test_every_answer_is_a_number(rounds):
     switch = UseSwitch()
     for gain, cost in rounds:
         if switch.on(0, 0.0, cost, 100.0):
@@ -79,7 +75,7 @@ def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
     assert -3.0 <= switch.gain(0.0) <= 3.0
 
 
-def test_a_bad_minute_ends_no_good_use_and_a_change_does() -> None:
+def test_a_bad_minute_ends_no_good_use_and_a_change_does():
     """After thousands of rounds, sixty others are chance; hundreds are how it is now."""
     switch = UseSwitch()
     for _ in range(3000):
@@ -93,13 +89,13 @@ def test_a_bad_minute_ends_no_good_use_and_a_change_does() -> None:
 
 
 @pytest.mark.parametrize(("cost", "tried"), [(4.0, True), (24.0, False)])
-def test_a_trial_costs_little_however_much_was_saved(cost: float, tried: bool) -> None:
+def test_a_trial_costs_little_however_much_was_saved(cost, tried):
     switch = UseSwitch()
     switch.earn(1e6)
     assert switch.on(0, -1.0, cost, 1e6) is tried
 
 
-def test_a_trial_that_loses_ends_after_six_rounds() -> None:
+def test_a_trial_that_loses_ends_after_six_rounds():
     switch = UseSwitch()
     switch.earn(4000.0)
     uses = 0
@@ -109,7 +105,7 @@ def test_a_trial_that_loses_ends_after_six_rounds() -> None:
     assert 5 <= uses <= 7
 
 
-def test_with_an_answer_s_end_all_trials_end() -> None:
+def test_with_an_answer_s_end_all_trials_end():
     for ended, goes_on in ((0, False), (1, True), (None, False)):
         switch = UseSwitch()
         switch.earn(4000.0)
@@ -121,7 +117,7 @@ def test_with_an_answer_s_end_all_trials_end() -> None:
 @given(
     st.lists(st.tuples(st.floats(-3.0, 15.0), st.floats(1.0, 17.0)), max_size=50), st.floats(-3, 9)
 )
-def test_what_is_gained_of_the_tokens_is_a_share(rounds, expected: float) -> None:
+def test_what_is_gained_of_the_tokens_is_a_share(rounds, expected):
     switch = UseSwitch()
     for gain, tokens in rounds:
         switch.used(gain, tokens)

@@ -1,10 +1,6 @@
 """What every chat template that llama.cpp's source brings writes of reasoning and calls is read back as what it is."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
 
 from helpers import sdist
 
@@ -35,7 +31,7 @@ UNREAD = {
 """Templates whose calls stay content, and how they write them."""
 
 
-def written(renderer: Any, name: str, source: str, turn: dict[str, Any]) -> tuple[str, str]:
+def written(renderer, name, source, turn):
     """A prompt as the template writes it, and the turn of the model behind it."""
     renderer.add(name, source, {"bos_token": "<s>", "eos_token": "</s>"})
     asked = {"tools": [{"type": "function", "function": FUNCTION}], "enable_thinking": True}
@@ -43,7 +39,7 @@ def written(renderer: Any, name: str, source: str, turn: dict[str, Any]) -> tupl
     before = {"messages": [user], "add_generation_prompt": True, **asked}
     after = {"messages": [user, turn], "add_generation_prompt": False, **asked}
     prompt, text = (renderer.render(name, each, 0.0) for each in (before, after))
-    at = common_prefix(prompt, text)  # type: ignore[arg-type]
+    at = common_prefix(prompt, text)
     if at < len(
         prompt
     ):  # it begins reasoning that this turn has not: the answer is all behind the speaker's name
@@ -51,7 +47,7 @@ def written(renderer: Any, name: str, source: str, turn: dict[str, Any]) -> tupl
     return text[:at], text[at:]
 
 
-def forms() -> Iterator[dict[str, Any]]:
+def forms():
     """A turn with reasoning and a call, in the forms that templates are written for."""
     for content in ("", None):
         for arguments in (ARGUMENTS, json.dumps(ARGUMENTS, ensure_ascii=False)):
@@ -61,7 +57,7 @@ def forms() -> Iterator[dict[str, Any]]:
             yield {"role": "assistant", "content": content, "tool_calls": [call], **thought}
 
 
-def read(source: str, prompt: str, text: str) -> WholeAnswer:
+def read(source, prompt, text):
     """What an answer has that reads as the template wrote it."""
     notation = Notation.of(source)
     inside = notation.start(prompt) == "inside"
@@ -69,9 +65,7 @@ def read(source: str, prompt: str, text: str) -> WholeAnswer:
     return WholeAnswer.of(parser.push(text) + parser.finish())
 
 
-def test_calls_and_reasoning_are_read_as_they_are_written(
-    shared_renderer: Callable[[], Any],
-) -> None:
+def test_calls_and_reasoning_are_read_as_they_are_written(shared_renderer):
     renderer = shared_renderer()
     calls, thoughts = dict.fromkeys(sdist.templates(), None), dict.fromkeys(sdist.templates(), None)
     for name, source in sdist.templates().items():

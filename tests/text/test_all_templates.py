@@ -1,11 +1,8 @@
 """Every chat template that llama.cpp's source brings: prompts are what `transformers` renders, as tokens."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import zip_longest
 from types import SimpleNamespace
@@ -71,16 +68,16 @@ TOOLS_ALONE = {
 }  # fmt: skip
 """Templates of the name tool_use: they need a list of tools, be it empty."""
 UNUSABLE = {
-    "fireworks-ai-llama-3-firefunction-v2": "needs `functions` and `datetime`, which only its maker's code gives",
+    "fireworks-ai-llama-3-firefunction-v2": "needs `functions` and `datetime`, which only its maker's code gives"
 }
 NEITHER = {"CohereForAI-c4ai-command-r-plus-tool_use": "needs tools in another form than OpenAI's"}
 
 
-def said(text: str, **more: Any) -> dict[str, Any]:
+def said(text, **more):
     return {"role": "assistant", "content": text, **more}
 
 
-def call(arguments: Any) -> dict[str, Any]:
+def call(arguments):
     function = {"name": "get_weather", "arguments": arguments}
     return {"id": "call12345", "type": "function", "function": function}
 
@@ -109,7 +106,7 @@ CONVERSATIONS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]] | None
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
-def oracle(source: str, messages: list[dict[str, Any]], tools: Any, **how: Any) -> str:
+def oracle(source, messages, tools, **how):
     from transformers.utils.chat_template_utils import render_jinja_template
 
     today = datetime.now().astimezone().strftime("%d %b %Y")  # Llama's, as llama-server gives it
@@ -120,7 +117,7 @@ def oracle(source: str, messages: list[dict[str, Any]], tools: Any, **how: Any) 
     return str(texts[0])
 
 
-def called(source: str, name: str) -> str:
+def called(source, name):
     """What `transformers` renders of a call and its answer, in the form that the template was written for."""
     for content in ("", None):
         for arguments in (ARGUMENTS, json.dumps(ARGUMENTS)):
@@ -135,7 +132,7 @@ def called(source: str, name: str) -> str:
     raise AssertionError(name)
 
 
-def expected(name: str, source: str, kind: str) -> str | None:
+def expected(name, source, kind):
     """The prompt that the file asks for; None where it cannot say this."""
     messages, tools = CONVERSATIONS[kind]
     if name in UNUSABLE or (tools and name in NEITHER):
@@ -160,9 +157,9 @@ PARTS = 8
 
 @pytest.fixture(scope="module", params=range(PARTS))
 def opened(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
-    shared_renderer: Callable[[], Any],
-) -> Iterator[dict[str, TargetLlama]]:  # fmt: skip
+    request, tmp_path_factory,
+    shared_renderer
+) :  # fmt: skip
     folder = tmp_path_factory.mktemp("templates")
     names, found = sorted(sdist.templates())[request.param :: PARTS], {}
     with pytest.MonkeyPatch.context() as patch:
@@ -176,13 +173,13 @@ def opened(
         llm.close()
 
 
-def marks(source: str) -> list[str]:
+def marks(source):
     """Words of a template that look like control tokens, and the marks of calls that it does not write."""
     unwritten = Notation.of(source).calls.marks if "tool_calls" not in source else ()
     return sorted({*MARK.findall(source), *unwritten} - {"<s>", "</s>", "<unk>"})
 
 
-def prompt_of(llm: TargetLlama, kind: str) -> list[int]:
+def prompt_of(llm, kind):
     messages, tools = CONVERSATIONS[kind]
     return llm.template.prompt(messages, tools=tools)
 
@@ -199,8 +196,7 @@ SAID: dict[str, list[dict[str, Any]]] = {
 WORDS = ["How is the weather", "Paris", "Oslo", "Turku", "clear", "rain", "Let me look", "Blue", "Rome", "im_end"]  # fmt: skip
 
 
-def test_nothing_that_was_said_is_lost(opened: dict[str, TargetLlama]) -> None:
-    """Calls among it, also where a template writes none, or only the first of a turn."""
+def test_nothing_that_was_said_is_lost(opened):
     lost = []
     for name, llm in opened.items():
         for kind, turns in SAID.items() if name not in UNUSABLE | NEITHER else ():
@@ -210,9 +206,7 @@ def test_nothing_that_was_said_is_lost(opened: dict[str, TargetLlama]) -> None:
     assert lost == []
 
 
-def test_a_call_that_a_template_does_not_write_has_the_familys_marks(
-    opened: dict[str, TargetLlama],
-) -> None:
+def test_a_call_that_a_template_does_not_write_has_the_familys_marks(opened):
     for name in NO_CALLS & opened.keys():
         llm = opened[name]
         form = Notation.of(sdist.templates()[name]).calls
@@ -227,33 +221,33 @@ def test_a_call_that_a_template_does_not_write_has_the_familys_marks(
 class Caught(Exception):
     """The tokens that a door would have answered."""
 
-    def __init__(self, tokens: list[int]) -> None:
+    def __init__(self, tokens):
         super().__init__(tokens)
         self.tokens = tokens
 
 
-def catching(*args: Any, **_asked: Any) -> None:
+def catching(*args, **_asked):
     raise Caught(list(args[1]))
 
 
-def by_class(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
+def by_class(llm, messages, tools):
     given, *_ = Method("create_chat_completion").read(llm, messages, tools=tools)
     return ChatCompletion(llm, given, None).prompt
 
 
-def by_batch(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
+def by_batch(llm, messages, tools):
     functions = [tool["function"] for tool in tools or ()]
     record = Record(id="a", messages=messages, tools=functions or None)
     return AnswerMaker(llm, Settings(), 1 << 20).answer(0, record).tokens
 
 
-def by_serve(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
+def by_serve(llm, messages, tools):
     body = {"messages": messages, **({"tools": tools} if tools else {})}
     (record,) = records_of(read_body("/v1/chat/completions", json.dumps(body).encode()), "a")
     return AnswerMaker(llm, Settings(), 1 << 20).answer(0, record).tokens
 
 
-def by_chat(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
+def by_chat(llm, messages, _tools):
     """`pyspec chat` and `pyspec generate`, which ask for a prompt alike."""
     system = messages[0]["content"] if messages[0]["role"] == "system" else None
     said = [message["content"] for message in messages if message["role"] != "system"]
@@ -266,7 +260,7 @@ def by_chat(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
     return model.prompt(talk.messages())
 
 
-def by_llm(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
+def by_llm(llm, messages, _tools):
     parts = [
         SimpleNamespace(role=m["role"], parts=[SimpleNamespace(text=m["content"])])
         for m in messages
@@ -289,7 +283,7 @@ WORDS_ALONE = ("user", "system", "three turns")
 """Conversations of the doors that give no tools."""
 
 
-def test_prompt_is_what_transformers_renders(opened: dict[str, TargetLlama]) -> None:
+def test_prompt_is_what_transformers_renders(opened):
     unequal = []
     for name, llm in opened.items():
         for kind, (messages, tools) in CONVERSATIONS.items():
@@ -304,7 +298,7 @@ def test_prompt_is_what_transformers_renders(opened: dict[str, TargetLlama]) -> 
     assert not unequal
 
 
-def test_an_answer_goes_on_where_it_was_begun(opened: dict[str, TargetLlama]) -> None:
+def test_an_answer_goes_on_where_it_was_begun(opened):
     """The prompt ends with what there is of it, white space too; before that it is what `transformers` has it go on behind."""
     wrong = {}
     how = {"add_generation_prompt": False, "continue_final_message": True}
@@ -320,15 +314,13 @@ def test_an_answer_goes_on_where_it_was_begun(opened: dict[str, TargetLlama]) ->
     assert not wrong
 
 
-def test_every_template_that_is_named_is_there() -> None:
+def test_every_template_that_is_named_is_there():
     named = {*NO_RESULTS, *NO_CALLS, *NO_SYSTEM, *TOOLS_ALONE, *UNUSABLE, *NEITHER}
     assert named <= sdist.templates().keys()
 
 
 @pytest.mark.parametrize("kind", ["tools", "a tool's answer"])
-def test_tools_are_told_in_words_where_a_template_drops_them(
-    kind: str, opened: dict[str, TargetLlama]
-) -> None:
+def test_tools_are_told_in_words_where_a_template_drops_them(kind, opened):
     lost = []
     silent = NO_RESULTS if kind == "a tool's answer" else NO_TOOLS
     for name in silent.keys() & opened:
@@ -339,7 +331,7 @@ def test_tools_are_told_in_words_where_a_template_drops_them(
     assert not lost
 
 
-def test_control_words_in_contents_are_text(opened: dict[str, TargetLlama]) -> None:
+def test_control_words_in_contents_are_text(opened):
     wrong = defaultdict(list)
     for name, llm in opened.items():
         if name in UNUSABLE:
@@ -356,5 +348,5 @@ def test_control_words_in_contents_are_text(opened: dict[str, TargetLlama]) -> N
     assert not wrong
 
 
-def control(llm: TargetLlama, tokens: list[int]) -> list[int]:
+def control(llm, tokens):
     return [token for token in tokens if token < 3 or token >= tiny.N_FIRST]

@@ -1,12 +1,7 @@
 """From tokens to parts: marks that are control tokens, stop strings, why an answer ended, and budgets for reasoning."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import scripted, tiny
@@ -35,7 +30,7 @@ MARKS = ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "<|other|>")
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def llm(tmp_path_factory):
     path = tmp_path_factory.mktemp("marks") / "marks.gguf"
     tiny.write(path, tokens=tiny.ASCII, marks=MARKS)
     with closing(TargetLlama(str(path), trust=True, n_ctx=64, verbose=False)) as opened:
@@ -43,20 +38,20 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def speech(llm: Any) -> Speech:
+def speech(llm):
     piece = piece_reader(llm._model.vocab)
     return Speech(["[THINK] [/THINK] [TOOL_CALLS] [ARGS]"], llm.tokenizer_, piece)
 
 
-def ids_of(llm: Any, text: str) -> list[int]:
+def ids_of(llm, text):
     return list(llm.tokenize(text.encode(), add_bos=False, special=True))
 
 
-def read(reader: AnswerReader, ids: list[int]) -> WholeAnswer:
+def read(reader, ids):
     return WholeAnswer.of([p for token in ids for p in reader.push([token])] + reader.finish())
 
 
-def test_a_reader_knows_that_a_character_has_begun() -> None:
+def test_a_reader_knows_that_a_character_has_begun():
     """An answer in Python goes on behind max_tokens until it is whole."""
     reader = AnswerReader([b"\xe6\x97", b"\xa5"].__getitem__)
     reader.push([0])
@@ -65,7 +60,7 @@ def test_a_reader_knows_that_a_character_has_begun() -> None:
     assert reader.halfway is False
 
 
-def test_tools_that_are_too_many_for_a_grammar_keep_their_names(llm: Any, speech: Speech) -> None:
+def test_tools_that_are_too_many_for_a_grammar_keep_their_names(llm, speech):
     """Agents may have hundreds: their schemas are then left out of the grammar, and the request is no error."""
     schema = {"type": "object", "properties": {f"p{n}": {"enum": [n]} for n in range(600)}}
     made = speech.shape([], functions={f"tool_{n}": schema for n in range(200)})
@@ -77,7 +72,7 @@ def test_tools_that_are_too_many_for_a_grammar_keep_their_names(llm: Any, speech
     assert not may_come(masks, *ids_of(llm, "x"))
 
 
-def test_marks_that_are_control_tokens(llm: Any, speech: Speech) -> None:
+def test_marks_that_are_control_tokens(llm, speech):
     ids = ids_of(llm, "[THINK]Hm.[/THINK]So<|other|>.[TOOL_CALLS]now[ARGS]{}")
     reader = speech.reader(ids_of(llm, "x"), functions=FUNCTIONS)
     answer = read(reader, ids)
@@ -87,12 +82,12 @@ def test_marks_that_are_control_tokens(llm: Any, speech: Speech) -> None:
     assert reader.reason("length") == "length"
 
 
-def test_without_tools_marks_of_calls_are_not_shown(llm: Any, speech: Speech) -> None:
+def test_without_tools_marks_of_calls_are_not_shown(llm, speech):
     answer = read(speech.reader([]), ids_of(llm, "a[TOOL_CALLS]b"))
     assert (answer.content, answer.calls) == ("ab", [])
 
 
-def test_the_prompt_says_where_an_answer_begins(llm: Any, speech: Speech) -> None:
+def test_the_prompt_says_where_an_answer_begins(llm, speech):
     assert speech.start(ids_of(llm, "user[THINK]\n")) == "inside"
     assert speech.start(ids_of(llm, "[THINK]user")) == "free"
     assert speech.start(ids_of(llm, "user[THINK]\n\n[/THINK]\n")) == "behind"
@@ -101,17 +96,17 @@ def test_the_prompt_says_where_an_answer_begins(llm: Any, speech: Speech) -> Non
     assert reader.inside
 
 
-def test_a_plain_text_has_no_parts(llm: Any, speech: Speech) -> None:
+def test_a_plain_text_has_no_parts(llm, speech):
     assert read(speech.plain_reader(["z"]), ids_of(llm, "<think>x yz")).content == "<think>x y"
 
 
-def thinking(stop: list[str]) -> AnswerReader:
+def thinking(stop):
     return AnswerReader(
         lambda token: chr(token).encode(), stop, AnswerParser(Notation(THINK), functions=FUNCTIONS)
     )
 
 
-def test_stop_strings_end_content_alone() -> None:
+def test_stop_strings_end_content_alone():
     reader = thinking(["END"])
     call = '<tool_call>{"name": "now", "arguments": {"x": "END"}}</tool_call>'
     answer = read(reader, [ord(c) for c in f"<think>END</think>a EN{call}D b END c"])
@@ -120,7 +115,7 @@ def test_stop_strings_end_content_alone() -> None:
     assert reader.done
 
 
-def test_half_a_stop_string_comes_at_the_end() -> None:
+def test_half_a_stop_string_comes_at_the_end():
     reader = thinking(["END"])
     assert reader.push(map(ord, "a EN"))[0].text == "a "
     assert "".join(part.text for part in reader.finish()) == "EN"
@@ -128,7 +123,7 @@ def test_half_a_stop_string_comes_at_the_end() -> None:
 
 
 @pytest.mark.parametrize("cut", range(5, 52))
-def test_a_demanded_call_that_is_cut_is_no_text(cut: int) -> None:
+def test_a_demanded_call_that_is_cut_is_no_text(cut):
     call = '<tool_call>{"name": "now", "arguments": {"x": "a b"}}</tool_call>'
     parser = AnswerParser(Notation(THINK), functions=FUNCTIONS)
     reader = AnswerReader(lambda token: chr(token).encode(), (), parser, forced=True)
@@ -145,16 +140,16 @@ class Reader:
 
     reasoned, inside, halfway = 0, True, False
 
-    def push(self, ids: list[int]) -> None:
+    def push(self, ids):
         self.inside, self.halfway = self.inside and ids != [9], ids == [0xC3]
         self.reasoned += self.inside
 
 
-def budget(most: int) -> Budget:
-    return Budget(Reader(), most, [8, 9])  # type: ignore[arg-type]
+def budget(most):
+    return Budget(Reader(), most, [8, 9])
 
 
-def forced(found: Budget, tokens: list[int]) -> list[int | None]:
+def forced(found, tokens):
     due = [found.next]
     for token in tokens:
         found.accept(token)
@@ -162,23 +157,23 @@ def forced(found: Budget, tokens: list[int]) -> list[int | None]:
     return due
 
 
-def test_after_so_many_tokens_the_end_has_to_come() -> None:
+def test_after_so_many_tokens_the_end_has_to_come():
     assert forced(budget(2), [1, 1, 8, 9, 1, 1]) == [None, None, 8, 9, None, None, None]
 
 
-def test_reasoning_that_ends_by_itself_is_left_alone() -> None:
+def test_reasoning_that_ends_by_itself_is_left_alone():
     assert forced(budget(2), [1, 9, 1, 1]) == [None] * 5
 
 
-def test_no_budget_ends_it_at_once() -> None:
+def test_no_budget_ends_it_at_once():
     assert budget(0).next == 8
 
 
-def test_half_a_character_is_finished_first() -> None:
+def test_half_a_character_is_finished_first():
     assert forced(budget(1), [0xC3, 2]) == [None, None, 8]
 
 
-def test_what_something_else_forbids_is_not_forced() -> None:
+def test_what_something_else_forbids_is_not_forced():
     assert forced(budget(1), [1, 5, 1, 1]) == [None, 8, None, None, None]
 
 
@@ -191,11 +186,11 @@ def test_what_something_else_forbids_is_not_forced() -> None:
         (Notation(), "llama", ""),
     ],
 )  # fmt: skip
-def test_each_family_has_its_end(notation: Notation, architecture: str, text: str) -> None:
+def test_each_family_has_its_end(notation, architecture, text):
     assert reasoning_end(notation, architecture) == text
 
 
-def test_qwen3_reads_why() -> None:
+def test_qwen3_reads_why():
     assert reasoning_end(Notation(THINK), "qwen3moe").startswith(
         "\n\nConsidering the limited time by the user"
     )
@@ -211,19 +206,19 @@ def test_qwen3_reads_why() -> None:
         (ResponsesBody, {"reasoning": {"max_tokens": 7}}),
     ],
 )
-def test_each_api_has_its_name_for_it(kind: Any, given: dict[str, Any]) -> None:
+def test_each_api_has_its_name_for_it(kind, given):
     about = {"input": TURN} if kind is ResponsesBody else {"messages": TURN}
     (record,) = records_of(kind(**about, **given), "x")
     assert record.reasoning_budget == 7
 
 
-def test_a_budget_is_a_number() -> None:
+def test_a_budget_is_a_number():
     with pytest.raises(InputError, match="budget_tokens"):
         decoded(ChatBody, b'{"messages": [], "thinking": {"budget_tokens": "many"}}')
 
 
 @pytest.fixture(scope="module")
-def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def thinker(tmp_path_factory):
     return scripted.write(tmp_path_factory.mktemp("x"), behind=scripted.THINKS)
 
 
@@ -233,9 +228,7 @@ HOT = Sampling(temperature=0.8, seed=3)
 @pytest.mark.parametrize(
     "sampling", [Sampling(temperature=0.0), HOT, Sampling(seed=3, noise="llama.cpp")]
 )
-def test_an_answer_has_so_much_reasoning(
-    thinker: Path, open_llama: Callable[..., Any], sampling: Sampling
-) -> None:
+def test_an_answer_has_so_much_reasoning(thinker, open_llama, sampling):
     """With drafts and without, however tokens are drawn; the text before the end is that of no budget."""
     llm = open_llama(thinker, trust=True, draft="lookup", length="fixed:3")
     prompt = llm.template.prompt(TURN)
@@ -249,7 +242,7 @@ def test_an_answer_has_so_much_reasoning(
     assert said.text
 
 
-def test_a_batch_counts_it(thinker: Path) -> None:
+def test_a_batch_counts_it(thinker):
     """A record's budget comes before that of all; tokens of the end are reasoning too."""
     settings = Settings(Sampling(temperature=0.0, seed=0), max_tokens=40, reasoning_budget=5)
     own = Record(id="own", messages=TURN, reasoning_budget=9)
@@ -264,7 +257,7 @@ def test_a_batch_counts_it(thinker: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_grammar_holds_behind_it(thinker: Path, open_llama: Callable[..., Any]) -> None:
+def test_a_grammar_holds_behind_it(thinker, open_llama):
     with Batch(str(thinker), draft="none", n_ctx=256, trust=True) as batch:
         (made,) = records_of(
             ChatBody(

@@ -1,11 +1,8 @@
 """Grammars of calls: they take what their families write, and nothing that is no call."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import astuple
-from typing import Any
 
 import llama_cpp
 import pytest
@@ -40,7 +37,7 @@ MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def llm(tmp_path_factory):
     path = tmp_path_factory.mktemp("marks") / "marks.gguf"
     tiny.write(path, tokens=[*tiny.ASCII, *"ö\uff5c"], marks=MARKS)
     with closing(TargetLlama(str(path), trust=True, n_ctx=64, verbose=False)) as opened:
@@ -48,12 +45,12 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def takes(llm: Any) -> Takes:
+def takes(llm):
     vocab, ids = llm._model.vocab, {}
     for token in range(llm.n_vocab()):
         ids[llama_cpp.llama_vocab_get_text(vocab, token).decode()] = token
 
-    def taken(language: Language, *pieces: str) -> bool:
+    def taken(language, *pieces):
         text = [c for piece in pieces for c in ([piece] if piece in MARKS else piece)]
         shown = [c.replace("\u2581", "_").replace(" ", "\u2581") for c in text]
         spelled = Language(*(part.replace("\u2581", "_") for part in astuple(language)))
@@ -63,7 +60,7 @@ def takes(llm: Any) -> Takes:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
-def test_each_family_may_write_its_calls(case: Any, takes: Takes) -> None:
+def test_each_family_may_write_its_calls(case, takes):
     family, _, text, *_ = case
     grammar = AnswerGrammar(notation_of(family)).calls(FUNCTIONS)
     text = text.removesuffix("<|call|>")  # which ends the answer
@@ -76,7 +73,7 @@ def test_each_family_may_write_its_calls(case: Any, takes: Takes) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_one_function_alone_may_be_asked_for(family: str, takes: Takes) -> None:
+def test_one_function_alone_may_be_asked_for(family, takes):
     grammar = AnswerGrammar(notation_of(family), many=False).calls({"now": FUNCTIONS["now"]})
     assert not any(
         takes(grammar, text.removesuffix("<|call|>"))
@@ -85,12 +82,12 @@ def test_one_function_alone_may_be_asked_for(family: str, takes: Takes) -> None:
     )
 
 
-def test_deepseeks_older_form(takes: Takes) -> None:
+def test_deepseeks_older_form(takes):
     text = {what: text for what, text, *_ in FAMILIES["DEEPSEEK"]}["3, several"]
     assert takes(AnswerGrammar(Notation(calls=DEEPSEEK_FENCED)).calls(FUNCTIONS), text)
 
 
-def test_mistrals_ids(takes: Takes) -> None:
+def test_mistrals_ids(takes):
     text = '[TOOL_CALLS]weather[CALL_ID]abcdef123[ARGS]{"city": "Paris"}'
     assert takes(AnswerGrammar(Notation(calls=MISTRAL_IDS)).calls(FUNCTIONS), text)
 
@@ -108,11 +105,11 @@ def test_mistrals_ids(takes: Takes) -> None:
         ("<|tools_prefix|>", '<|tools_prefix|>[{"now": {}}, {"weather": {"city": "Rome"}}]<|tools_suffix|>'),
     ],
 )  # fmt: skip
-def test_further_families(template: str, text: str, takes: Takes) -> None:
+def test_further_families(template, text, takes):
     assert takes(AnswerGrammar(Notation.of(template)).calls(FUNCTIONS), text)
 
 
-def test_reasoning_comes_before_a_call_that_is_asked_for(takes: Takes) -> None:
+def test_reasoning_comes_before_a_call_that_is_asked_for(takes):
     spoken, call = Notation(THINK), '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     inside, free = (
         AnswerGrammar(spoken, start=each).calls(FUNCTIONS) for each in ("inside", "free")
@@ -127,7 +124,7 @@ def test_reasoning_comes_before_a_call_that_is_asked_for(takes: Takes) -> None:
     assert not takes(behind, f"<think>Hm.</think>{call}")
 
 
-def test_marks_are_tokens_where_they_are_some(takes: Takes, llm: Any) -> None:
+def test_marks_are_tokens_where_they_are_some(takes, llm):
     """A call that is asked for is not spelled out, and text that spells a mark ends nothing."""
     tokens = {mark: llm.tokenize(mark.encode(), False, True)[0] for mark in MARKS}
     grammar = AnswerGrammar(Notation(THINK), start="inside", token_of=tokens.get).calls(FUNCTIONS)
@@ -136,7 +133,7 @@ def test_marks_are_tokens_where_they_are_some(takes: Takes, llm: Any) -> None:
     assert not takes(grammar, "Hm.", "</think>", *list("<tool_call>"), *call[1:])
 
 
-def test_content_of_a_shape_comes_behind_reasoning(takes: Takes) -> None:
+def test_content_of_a_shape_comes_behind_reasoning(takes):
     schema = of_schema(
         {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     )
@@ -150,7 +147,7 @@ def test_content_of_a_shape_comes_behind_reasoning(takes: Takes) -> None:
     assert takes(channels, '<|channel|>final<|message|>{"n": 3}')
 
 
-def test_a_callers_own_grammar_comes_behind_reasoning(takes: Takes) -> None:
+def test_a_callers_own_grammar_comes_behind_reasoning(takes):
     """However it is laid out, unless it has the marks itself."""
     text = '# an answer\nroot   ::=\n  "a" b\nb ::= "c"\n'
     own = AnswerGrammar(Notation(THINK), start="inside").after_reasoning(of_gbnf(text))
@@ -160,7 +157,7 @@ def test_a_callers_own_grammar_comes_behind_reasoning(takes: Takes) -> None:
     assert AnswerGrammar(Notation(THINK)).after_reasoning(marked) == marked
 
 
-def test_content_or_calls(takes: Takes) -> None:
+def test_content_or_calls(takes):
     schema = of_schema({"type": "object"})
     for notation, call in (
         (Notation(), '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'),
@@ -172,7 +169,7 @@ def test_content_or_calls(takes: Takes) -> None:
         assert not takes(either, "Yes.")
 
 
-def test_a_grammar_waits_for_the_mark(takes: Takes) -> None:
+def test_a_grammar_waits_for_the_mark(takes):
     language, mark = AnswerGrammar(Notation()).lazy(FUNCTIONS) or (Language(""), "")
     assert mark == "<tool_call>"
     assert takes(language, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')

@@ -1,12 +1,8 @@
 """Calls of tools: each family's right ones are calls, and everything else is content."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from helpers.call_examples import FAMILIES
@@ -18,42 +14,42 @@ from pyspec.text import notation
 from pyspec.text.calls import Calls
 from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
-from pyspec.text.parts import AnswerPart, WholeAnswer
+from pyspec.text.parts import WholeAnswer
 from pyspec.text.stream import Scanner
 from pyspec.text.tagged import types_of
 
 CASES = [(family, *example) for family, examples in FAMILIES.items() for example in examples]
 
 
-def notation_of(family: str) -> Notation:
+def notation_of(family):
     if family == "GPT_OSS":
         return Notation(channels=True)
     return Notation(calls=getattr(notation, family))
 
 
-def parts_of(pieces: Iterable[str], spoken: Notation, **asked: Any) -> list[AnswerPart]:
+def parts_of(pieces, spoken, **asked):
     parser = AnswerParser(spoken, functions=FUNCTIONS, name="x", **asked)
     parts = [part for piece in pieces for part in parser.push(piece)]
     return parts + parser.finish()
 
 
-def told(answer: WholeAnswer) -> tuple[str, list[tuple[str, Any]]]:
+def told(answer):
     return answer.content, [(call.name, json.loads(call.arguments)) for call in answer.calls]
 
 
-def test_there_are_ten_of_each() -> None:
+def test_there_are_ten_of_each():
     assert [len(examples) for examples in FAMILIES.values()] == [10] * 8
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
-def test_answers_are_taken_apart(case: tuple[str, str, str, str, Any]) -> None:
+def test_answers_are_taken_apart(case):
     family, _, text, *expected = case
     for pieces in ([text], list(text)):
         assert told(WholeAnswer.of(parts_of(pieces, notation_of(family)))) == tuple(expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
-def test_calls_are_content_where_there_are_no_tools(case: tuple[str, str, str, str, Any]) -> None:
+def test_calls_are_content_where_there_are_no_tools(case):
     """Nothing is called that cannot be, and of families without channels every character stays."""
     family, _, text, *_ = case
     parser = AnswerParser(notation_of(family))
@@ -62,7 +58,7 @@ def test_calls_are_content_where_there_are_no_tools(case: tuple[str, str, str, s
     assert family == "GPT_OSS" or answer.content == text
 
 
-def test_arguments_come_as_they_are_written() -> None:
+def test_arguments_come_as_they_are_written():
     parser = AnswerParser(Notation(), functions=FUNCTIONS)
     begun = parser.push('<tool_call>{"name": "weather", "arguments": {"ci')
     assert [(part.kind, part.text) for part in begun] == [
@@ -75,12 +71,12 @@ def test_arguments_come_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("written", "meant"), [(r'"{\"city\": \"Rome\"}"', {"city": "Rome"}), ("null", {})]
 )
-def test_an_object_may_be_a_text_or_null(written: str, meant: Any) -> None:
+def test_an_object_may_be_a_text_or_null(written, meant):
     text = f'<tool_call>{{"name": "weather", "arguments": {written}}}</tool_call>'
     assert told(WholeAnswer.of(parts_of([text], Notation()))) == ("", [("weather", meant)])
 
 
-def test_arguments_that_are_no_object_complete_no_call() -> None:
+def test_arguments_that_are_no_object_complete_no_call():
     calls = Calls(Scanner(), lambda _part: None, FUNCTIONS, "x")
     calls.begin("weather")
     calls.add("[1]")
@@ -95,17 +91,17 @@ def test_arguments_that_are_no_object_complete_no_call() -> None:
         ({"oneOf": [{"type": "integer"}, True]}, {"integer"}),
     ],
 )
-def test_types_of_a_parameter(schema: Any, types: set[str]) -> None:
+def test_types_of_a_parameter(schema, types):
     assert types_of({"properties": {"k": schema}}, "k") == types
 
 
-def test_text_is_not_held_longer_than_a_mark_may_begin() -> None:
+def test_text_is_not_held_longer_than_a_mark_may_begin():
     parser = AnswerParser(Notation(), functions=FUNCTIONS)
     assert [part.text for part in parser.push("a < b <tool")] == ["a < b"]
     assert [part.text for part in parser.push("box")] == [" <toolbox"]
 
 
-def test_a_call_ends_reasoning() -> None:
+def test_a_call_ends_reasoning():
     parts = parts_of(
         ['<think>Hm.\n<tool_call>{"name": "now", "arguments": {}}</tool_call>'], Notation(THINK)
     )
@@ -113,13 +109,13 @@ def test_a_call_ends_reasoning() -> None:
     assert (answer.reasoning, told(answer)) == ("Hm.", ("", [("now", {})]))
 
 
-def test_a_mark_in_reasoning_is_reasoning() -> None:
+def test_a_mark_in_reasoning_is_reasoning():
     parts = parts_of(["<think>No <tool_call> here.</think>Yes."], Notation(THINK))
     answer = WholeAnswer.of(parts)
     assert (answer.reasoning, answer.content) == ("No <tool_call> here.", "Yes.")
 
 
-def test_ids_are_what_templates_take() -> None:
+def test_ids_are_what_templates_take():
     """Mistral's demand nine letters and digits, Kimi's are the model's own; all are different."""
     made = {}
     for family in FAMILIES:
@@ -132,7 +128,7 @@ def test_ids_are_what_templates_take() -> None:
     assert [len(given) for given in made["MISTRAL"]] == [9, 9]
 
 
-def test_a_broken_call_is_content_of_the_whole() -> None:
+def test_a_broken_call_is_content_of_the_whole():
     """Streamed it has begun; given as a whole, nothing that cannot be called is a call."""
     text = 'A <tool_call>{"name": "weather", "arguments": {"city": oops}}</tool_call> B'
     parts = parts_of(list(text), Notation())
@@ -165,15 +161,14 @@ NOTATIONS = [notation_of(family) for family in FAMILIES] + [
 @given(
     st.lists(WORDS | st.text(max_size=3), max_size=30), st.sampled_from(NOTATIONS), st.booleans()
 )
-def test_any_split_gives_the_same_answer(words: list[str], spoken: Notation, inside: bool) -> None:
+def test_any_split_gives_the_same_answer(words, spoken, inside):
     text = "".join(words)
     made = [WholeAnswer.of(parts_of(p, spoken, inside=inside)) for p in (words, list(text), [text])]
     assert made[0] == made[1] == made[2]
 
 
 @given(st.lists(WORDS, max_size=30), st.sampled_from(NOTATIONS))
-def test_calls_are_objects_and_parts_are_in_order(words: list[str], spoken: Notation) -> None:
-    """Of a whole answer every call can be called; of parts, arguments belong to the call that began last."""
+def test_calls_are_objects_and_parts_are_in_order(words, spoken):
     parts = parts_of(words, spoken)
     for call in WholeAnswer.of(parts).calls:
         assert call.name
@@ -185,17 +180,16 @@ def test_calls_are_objects_and_parts_are_in_order(words: list[str], spoken: Nota
 
 
 @given(st.text())
-def test_plain_text_stays(text: str) -> None:
+def test_plain_text_stays(text):
     parser = AnswerParser(Notation(THINK), functions=FUNCTIONS)
     assert WholeAnswer.of(parser.push(text) + parser.finish()) == WholeAnswer("", text)
 
 
 @pytest.mark.parametrize(
-    "text",
-    ['{"a":' * 20_000, "[" * 40_000, "<tool_call>" * 10_000, "\n" * 40_000, "<" * 40_000],
+    "text", ['{"a":' * 20_000, "[" * 40_000, "<tool_call>" * 10_000, "\n" * 40_000, "<" * 40_000]
 )
 @pytest.mark.parametrize("spoken", NOTATIONS[:9], ids=[*FAMILIES, "think"])
-def test_length_and_depth_do_no_harm(text: str, spoken: Notation) -> None:
+def test_length_and_depth_do_no_harm(text, spoken):
     """Tens of thousands of brackets, marks or spaces, in small pieces and at once, neither recurse nor take a square of time."""
     text = f'<tool_call>{{"name": "weather", "arguments": {text}'
     for size in (7, len(text)):

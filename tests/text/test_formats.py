@@ -1,9 +1,5 @@
 """What OpenAI's requests demand of an answer."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from pyspec.errors import InputError
@@ -15,7 +11,7 @@ TOOLS = [{"name": "add"}, {"name": "sub"}]
 
 
 @pytest.mark.parametrize("form", [None, {}, {"type": "text"}])
-def test_any_text_needs_no_grammar(form: Any) -> None:
+def test_any_text_needs_no_grammar(form):
     assert format_language(form) is None
 
 
@@ -27,18 +23,18 @@ def test_any_text_needs_no_grammar(form: Any) -> None:
         {"type": "json_schema", "schema": SCHEMA},
     ],
 )
-def test_a_schema_is_found_wherever_it_stands(form: Any) -> None:
+def test_a_schema_is_found_wherever_it_stands(form):
     assert format_language(form) == of_schema(SCHEMA)
 
 
-def test_any_object_is_json() -> None:
+def test_any_object_is_json():
     assert format_language({"type": "json_object"}) == format_language(
         {"type": "json_object", "schema": None}
     )
 
 
 @pytest.mark.parametrize("form", [{"type": "xml"}, {"schema": SCHEMA}, {"type": "json_schema"}])
-def test_a_format_that_there_is_not_is_refused(form: Any) -> None:
+def test_a_format_that_there_is_not_is_refused(form):
     with pytest.raises(InputError):
         format_language(form)
 
@@ -56,11 +52,11 @@ def test_a_format_that_there_is_not_is_refused(form: Any) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_choice_leaves_tools_and_wants_one(choice: Any, left: Any, wanted: str | None) -> None:
+def test_a_choice_leaves_tools_and_wants_one(choice, left, wanted):
     assert tools_left(TOOLS, choice) == (left, wanted)
 
 
 @pytest.mark.parametrize("choice", ["always", {"function": {"name": "no"}}, {"function": "add"}, 5])
-def test_a_choice_that_there_is_not_is_refused(choice: Any) -> None:
+def test_a_choice_that_there_is_not_is_refused(choice):
     with pytest.raises(InputError, match="tool_choice"):
         tools_left(TOOLS, choice)

@@ -1,18 +1,16 @@
 """Whether a template writes everything is a matter of structure: no words in a conversation decide it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-from text.conftest import Made, user
+from text.conftest import user
 
 from pyspec.text.forms import probe_of
 
 IGNORES = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 
-def tool(name: str, description: str | None) -> dict[str, Any]:
+def tool(name, description):
     function = {"name": name, "parameters": {"type": "object", "properties": {}}}
     return {
         "type": "function",
@@ -29,14 +27,12 @@ def tool(name: str, description: str | None) -> dict[str, Any]:
         ("get_time", "Time.", [{"role": "system", "content": "get_time: Time."}, user("Hello.")]),
     ],
 )
-def test_tools_are_in_the_prompt_whatever_else_is(
-    name: str, description: str | None, turns: list[dict[str, Any]], made: Made
-) -> None:
+def test_tools_are_in_the_prompt_whatever_else_is(name, description, turns, made):
     text = made(IGNORES).template.render(turns, tools=[tool(name, description)])
     assert f'"name": "{name}"' in text
 
 
-def test_prompt_is_the_same_after_any_request(made: Made) -> None:
+def test_prompt_is_the_same_after_any_request(made):
     fresh, used = made(IGNORES).template, made(IGNORES).template
     used.render([user("Get the time in Rome.")], tools=[tool("get_time", "Get the time")])
     used.render([user("x")])
@@ -45,15 +41,15 @@ def test_prompt_is_the_same_after_any_request(made: Made) -> None:
     assert used.render(asked, tools=tools) == fresh.render(asked, tools=tools)
 
 
-def test_long_conversations_have_short_probes() -> None:
+def test_long_conversations_have_short_probes():
     pair = [user("a"), {"role": "assistant", "content": "b"}]
     asked: dict[str, Any] = {"messages": [*(pair * 50), user("c")], "tools": None}
     roles = [turn["role"] for turn in probe_of(asked)["messages"]]
     assert roles == ["user", "assistant"] * 2 + ["user"]
 
 
-def test_probes_have_no_words_of_a_conversation() -> None:
-    def of(text: str) -> dict[str, Any]:
+def test_probes_have_no_words_of_a_conversation():
+    def of(text):
         function = {"name": text, "arguments": {text: text}}
         call = {"id": "a", "type": "function", "function": function}
         turns = [user(text), {"role": "assistant", "content": None, "tool_calls": [call]}]

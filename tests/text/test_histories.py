@@ -1,8 +1,5 @@
 """Histories that programs send, in every chat template that llama.cpp's source brings: nothing that was said is lost."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,16 +15,16 @@ from pyspec.text.messages import standard
 from pyspec.text.template import ChatTemplate
 
 REFUSED = {
-    "fireworks-ai-llama-3-firefunction-v2": "needs `functions` and `datetime`, which only its maker's code gives",
+    "fireworks-ai-llama-3-firefunction-v2": "needs `functions` and `datetime`, which only its maker's code gives"
 }
 """Templates that render nothing here, and why."""
 
 
-def said(role: str, text: str, **more: Any) -> dict[str, Any]:
+def said(role, text, **more):
     return {"role": role, "content": text, **more}
 
 
-def call(arguments: str) -> dict[str, Any]:
+def call(arguments):
     function = {"name": "read_file", "arguments": arguments}
     return said("assistant", "", tool_calls=[{"id": "call12345", "type": "function", "function": function}])  # fmt: skip
 
@@ -57,13 +54,13 @@ HISTORIES: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def ours() -> Iterator[tuple[str, list[Mapping[str, Any]], list[Any] | None]]:
+def ours():
     for name, turns in HISTORIES.items():
         tools = any("tool_calls" in turn for turn in turns)
         yield name, list(turns), recorded.CHAT_TOOLS if tools else None
 
 
-def histories() -> Iterator[tuple[str, list[Mapping[str, Any]], list[Any] | None]]:
+def histories():
     yield from ours()
     kinds = {"/v1/responses": ResponsesBody, "/v1/messages": MessagesBody}
     for name, path, _, body in recorded.REQUESTS:
@@ -73,11 +70,11 @@ def histories() -> Iterator[tuple[str, list[Mapping[str, Any]], list[Any] | None
             yield name, [with_short_ids(turn) for turn in record.messages or ()], tools or None
 
 
-def body_of(kinds: Mapping[str, Any], path: str, body: Any) -> Any:
+def body_of(kinds, path, body):
     return decoded(kinds.get(path.partition("?")[0], ChatBody), msgspec.json.encode(body))
 
 
-def with_short_ids(turn: Mapping[str, Any]) -> dict[str, Any]:
+def with_short_ids(turn):
     made = dict(turn)
     if "tool_call_id" in made:
         made["tool_call_id"] = "call12345"
@@ -87,9 +84,7 @@ def with_short_ids(turn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def templates(
-    tmp_path_factory: pytest.TempPathFactory, shared_renderer: Callable[[], Any]
-) -> Iterator[dict[str, ChatTemplate]]:
+def templates(tmp_path_factory, shared_renderer):
     folder = tmp_path_factory.mktemp("histories")
     path = tiny.write_vocabulary(folder / "v.gguf", None, [])
     llm = TargetLlama(str(path), vocab_only=True, trust=True, verbose=False)
@@ -106,7 +101,7 @@ PARTS = 4
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_all_that_was_said_is_in_the_prompt(templates: dict[str, ChatTemplate], part: int) -> None:
+def test_all_that_was_said_is_in_the_prompt(templates, part):
     """Texts of users, systems and tools; where a template refuses a history, that has a reason."""
     wrong, models = [], sorted(templates)[part::PARTS]
     for model in models:
@@ -116,7 +111,7 @@ def test_all_that_was_said_is_in_the_prompt(templates: dict[str, ChatTemplate], 
     assert {model for model, _, _ in wrong} == REFUSED.keys() & set(models), wrong
 
 
-def lost(template: ChatTemplate, turns: list[Mapping[str, Any]], tools: Any) -> list[str]:
+def lost(template, turns, tools):
     try:
         prompt = template.render(turns, tools=tools)
     except InputError as error:
@@ -127,25 +122,20 @@ def lost(template: ChatTemplate, turns: list[Mapping[str, Any]], tools: Any) -> 
 
 
 @pytest.mark.parametrize("name", ["a late system prompt", "two users"])
-def test_turns_stay_as_they_are_where_the_template_takes_them(
-    name: str, templates: dict[str, ChatTemplate]
-) -> None:
+def test_turns_stay_as_they_are_where_the_template_takes_them(name, templates):
     prompt = templates["Qwen-Qwen3-0.6B"].render(HISTORIES[name])
     roles = [part.split("\n")[0] for part in prompt.split("<|im_start|>")[1:]]
     assert roles == [*(turn["role"] for turn in HISTORIES[name]), "assistant"]
 
 
-def test_a_late_system_text_stays_where_it_is(templates: dict[str, ChatTemplate]) -> None:
-    """What was read before it can be kept: a turn of the user's, where the template wants system prompts first."""
+def test_a_late_system_text_stays_where_it_is(templates):
     template, turns = templates["Qwen3.5-4B"], HISTORIES["a system prompt between"]
     before = template.render(turns[:2], answer=False)
     assert template.render(turns).startswith(before)
     assert "<|im_start|>user\nFour.<|im_end|>" in template.render(turns)
 
 
-def test_what_is_said_beside_a_call_is_kept_where_it_may_not_stand_beside_thoughts(
-    templates: dict[str, ChatTemplate],
-) -> None:
+def test_what_is_said_beside_a_call_is_kept_where_it_may_not_stand_beside_thoughts(templates):
     """gpt-oss takes one of both; its own form of calls stays."""
     turns = [said("user", "One."), {**call(WHOLE), "content": "Two.", "reasoning_content": "Hm."}, RESULT]  # fmt: skip
     prompt = templates["openai-gpt-oss-120b"].render(turns, tools=recorded.CHAT_TOOLS)
@@ -153,14 +143,14 @@ def test_what_is_said_beside_a_call_is_kept_where_it_may_not_stand_beside_though
     assert "to=functions.read_file" in prompt
 
 
-def test_half_a_character_in_a_call_can_be_told() -> None:
+def test_half_a_character_in_a_call_can_be_told():
     """UTF-8 has no bytes for it, and the chat goes on; a whole one that is escaped as two halves stays."""
     (turn,) = standard([call('{"path": "a\\ud83d\\ud83d\\ude00", "\\uDE00": "\\\\ud83d"}')])
     read = turn["tool_calls"][0]["function"]["arguments"]
     assert read == {"path": "a\ufffd\U0001f600", "\ufffd": "\\ud83d"}
 
 
-def test_arguments_that_were_cut_are_in_the_prompt(templates: dict[str, ChatTemplate]) -> None:
+def test_arguments_that_were_cut_are_in_the_prompt(templates):
     """As text, or in an object where the template takes nothing else."""
     turns = HISTORIES["a call that was cut"]
     for name in ("Qwen-Qwen3-0.6B", "Qwen3-Coder", "GLM-4.6"):
@@ -168,9 +158,7 @@ def test_arguments_that_were_cut_are_in_the_prompt(templates: dict[str, ChatTemp
         assert CUT in prompt.replace('\\"', '"')
 
 
-def test_neighbours_are_a_turn_where_roles_must_alternate(
-    templates: dict[str, ChatTemplate],
-) -> None:
+def test_neighbours_are_a_turn_where_roles_must_alternate(templates):
     for name in ("google-gemma-2-2b-it", "mistralai-Mistral-Nemo-Instruct-2407"):
         assert "One.\n\nTwo." in templates[name].render(HISTORIES["two users"])
     nemo = templates["mistralai-Mistral-Nemo-Instruct-2407"]
@@ -180,9 +168,7 @@ def test_neighbours_are_a_turn_where_roles_must_alternate(
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("those", [ours, pytest.param(histories, marks=pytest.mark.slow)])
-def test_what_was_asked_before_changes_no_prompt(
-    templates: dict[str, ChatTemplate], those: Callable[[], Iterator[Any]], part: int
-) -> None:
+def test_what_was_asked_before_changes_no_prompt(templates, those, part):
     """A form that an odd conversation needed is not given to the next one: its prompt is what a fresh process makes."""
     turns = [said("user", "One."), call(WHOLE), RESULT]
     for model in sorted(templates)[part::PARTS]:
@@ -195,7 +181,7 @@ def test_what_was_asked_before_changes_no_prompt(
             assert told(template, turns, recorded.CHAT_TOOLS) == fresh, (model, name)
 
 
-def told(template: ChatTemplate, turns: list[Mapping[str, Any]], tools: Any) -> str:
+def told(template, turns, tools):
     try:
         return template.render(turns, tools=tools)
     except InputError as error:

@@ -1,11 +1,5 @@
 """Prompts: words that must stay text, and texts between two others, at each interface."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 from helpers import tiny
 from helpers.asking import ask
@@ -22,35 +16,33 @@ FIRST = len(tiny.ASCII)
 PRE, SUF, MID, REP, SEP = range(FIRST, FIRST + 5)
 
 
-def ids(text: str) -> list[int]:
+def ids(text):
     return [tiny.ASCII.index("\u2581" if char == " " else char) for char in text]
 
 
 @pytest.fixture(scope="module")
-def model(tiny_folder: Path) -> Path:
+def model(tiny_folder):
     fills = dict(zip(("pre", "suf", "mid", "rep", "sep"), range(FIRST, FIRST + 5)))
     return tiny.write(tiny_folder / "fills.gguf", tokens=tiny.ASCII, marks=MARKS, fills=fills)
 
 
 @pytest.fixture
-def llm(model: Path, open_llama: Callable[..., Any]) -> Any:
+def llm(model, open_llama):
     return open_llama(model, trust=True, draft="lookup")
 
 
-def test_a_prompt_is_prefix_suffix_and_the_gap(llm: Any) -> None:
+def test_a_prompt_is_prefix_suffix_and_the_gap(llm):
     """What a user wrote is text, whatever it looks like."""
     assert FillIn(llm).tokens("ab", "c") == [PRE, *ids("ab"), SUF, *ids("c"), MID]
     assert FillIn(llm).tokens("<suf>", "") == [PRE, *ids("<suf>"), SUF, MID]
 
 
-def test_the_suffix_comes_first_where_asked_for(
-    model: Path, open_llama: Callable[..., Any]
-) -> None:
+def test_the_suffix_comes_first_where_asked_for(model, open_llama):
     llm = open_llama(model, trust=True, spm_infill=True)
     assert FillIn(llm).tokens("ab", "c") == [SUF, *ids("c"), PRE, *ids("ab"), MID]
 
 
-def test_other_files_come_in_front(llm: Any) -> None:
+def test_other_files_come_in_front(llm):
     made = FillIn(llm).fitting("a", "b", [OtherFile("x.c", "int")], 100, "y.c")
     front = [REP, *ids("project"), 3, SEP, *ids("x.c"), 3, *ids("int"), SEP, *ids("y.c"), 3]
     assert made == [*front, PRE, *ids("a"), SUF, *ids("b"), MID]
@@ -59,7 +51,7 @@ def test_other_files_come_in_front(llm: Any) -> None:
 @pytest.mark.parametrize(
     ("room", "before", "after"), [(103, 60, 40), (43, 30, 10), (23, 15, 5), (3, 0, 0)]
 )
-def test_what_is_near_the_gap_stays(llm: Any, room: int, before: int, after: int) -> None:
+def test_what_is_near_the_gap_stays(llm, room, before, after):
     """The prefix's end, and the suffix's beginning; at least a quarter for the suffix."""
     prefix, suffix = "a" * 59 + "b", "c" + "d" * 39
     made = FillIn(llm).fitting(prefix, suffix, [OtherFile("x", "y" * 500)], room)
@@ -69,7 +61,7 @@ def test_what_is_near_the_gap_stays(llm: Any, room: int, before: int, after: int
     assert made[end + 1 : -1] == ids(suffix[:after])
 
 
-def test_the_class_fills_in(llm: Any) -> None:
+def test_the_class_fills_in(llm):
     """A `Llama` would put token 0 there (it has no ids of these tokens)."""
     made = llm.create_completion("ab", suffix="c", max_tokens=12, temperature=0)
     same = llm.create_completion(FillIn(llm).tokens("ab", "c"), max_tokens=12, temperature=0)
@@ -77,25 +69,23 @@ def test_the_class_fills_in(llm: Any) -> None:
     assert made["usage"]["prompt_tokens"] == 6
 
 
-def test_a_model_without_such_tokens_refuses(
-    open_llama: Callable[..., Any], tiny_ascii: Path
-) -> None:
+def test_a_model_without_such_tokens_refuses(open_llama, tiny_ascii):
     with pytest.raises(InputError, match="no tokens for filling in"):
         open_llama(tiny_ascii).create_completion("ab", suffix="c")
 
 
-def test_a_chat_has_no_suffix() -> None:
+def test_a_chat_has_no_suffix():
     with pytest.raises(InputError, match="suffix is not supported"):
         records_of(ChatBody(messages=[{"role": "user", "content": "a"}], suffix="b"), "x")
 
 
 @pytest.fixture(scope="module")
-def server(model: Path, tiny_ascii: Path) -> Iterator[Any]:
+def server(model, tiny_ascii):
     with opening(tiny_ascii) as start:
         yield start(model)
 
 
-def test_three_doors_say_the_same(server: Any, llm: Any) -> None:
+def test_three_doors_say_the_same(server, llm):
     text = llm.create_completion("ab", suffix="c", max_tokens=8, temperature=0)["choices"][0][
         "text"
     ]
@@ -106,7 +96,7 @@ def test_three_doors_say_the_same(server: Any, llm: Any) -> None:
     assert plain["choices"][0]["text"] == infill["content"] == ollama["response"] == text
 
 
-def test_infill_takes_files_and_more_than_fits(server: Any) -> None:
+def test_infill_takes_files_and_more_than_fits(server):
     extra = [{"filename": "x.c", "text": "y" * 3000}]
     told = ask(
         server, "/infill", input_prefix="a" * 2000, input_suffix="c", input_extra=extra, n_predict=4
@@ -116,7 +106,7 @@ def test_infill_takes_files_and_more_than_fits(server: Any) -> None:
     assert told["error"]["code"] == "context_length_exceeded"
 
 
-def test_an_empty_prefix_is_a_gap_too(server: Any) -> None:
+def test_an_empty_prefix_is_a_gap_too(server):
     assert ask(server, "/infill", input_suffix="c", n_predict=2)["tokens_evaluated"] == 4
     assert (
         ask(server, "/v1/completions", prompt="", suffix="c", max_tokens=2)["usage"][
@@ -126,7 +116,7 @@ def test_an_empty_prefix_is_a_gap_too(server: Any) -> None:
     )
 
 
-def test_a_server_of_another_model_refuses(tiny_ascii: Path) -> None:
+def test_a_server_of_another_model_refuses(tiny_ascii):
     with opening(tiny_ascii) as start:
         told = ask(start(), "/infill", 400, input_prefix="a", input_suffix="b")
     assert "no tokens for filling in" in told["error"]["message"]
@@ -137,7 +127,7 @@ WORDS = st.lists(st.text("<|a]", min_size=1, max_size=4), max_size=5, unique=Tru
 
 
 @given(words=WORDS, text=TEXTS)
-def test_neighbours_that_could_complete_a_word_are_known(words: list[str], text: str) -> None:
+def test_neighbours_that_could_complete_a_word_are_known(words, text):
     """Behind a text that ends with a word's first part, and before one that begins with two characters of its last."""
     behind = any(
         text[n:] != word and word.startswith(text[n:]) for word in words for n in range(len(text))
@@ -150,7 +140,7 @@ def test_neighbours_that_could_complete_a_word_are_known(words: list[str], text:
 
 
 @given(words=WORDS, text=TEXTS)
-def test_the_longest_word_is_found_at_each_place(words: list[str], text: str) -> None:
+def test_the_longest_word_is_found_at_each_place(words, text):
     at = ((n, [word for word in words if text.startswith(word, n)]) for n in range(len(text)))
     wanted = [(n, max(found, key=len)) for n, found in at if found]
     assert Words({word: n for n, word in enumerate(words)}).found_in(text) == wanted

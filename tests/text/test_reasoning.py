@@ -1,7 +1,5 @@
 """Reasoning: what stands between a family's marks, and whether an answer was cut there."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.reasoning_examples import FAMILIES
 
@@ -12,7 +10,7 @@ from pyspec.text.parts import WholeAnswer
 CASES = [(mark, *example) for mark, examples in FAMILIES.items() for example in examples]
 
 
-def test_there_are_ten_of_each() -> None:
+def test_there_are_ten_of_each():
     assert [len(examples) for examples in FAMILIES.values()] == [10] * 5
 
 
@@ -29,7 +27,7 @@ def test_there_are_ten_of_each() -> None:
         ("{{ messages }}", {}),
     ],
 )
-def test_what_asks_for_no_reasoning(template: str, arguments: dict[str, object]) -> None:
+def test_what_asks_for_no_reasoning(template, arguments):
     """The variable that the template reads; fields of messages are none."""
     assert quiet_arguments(template) == arguments
 
@@ -47,12 +45,9 @@ KIMI = HY3.replace("reasoning_effort", "thinking_effort").replace("no_think", "m
         (KIMI, "max", "thinking_effort", "max"),
     ],
 )  # fmt: skip
-def test_words_for_effort_are_the_templates(
-    template: str, asked: str, variable: str, word: str
-) -> None:
+def test_words_for_effort_are_the_templates(template, asked, variable, word):
     """The nearest of those that it takes; of two as near, that for more."""
     found = known_efforts(template)
-    assert found is not None
     assert (found[0], nearest_effort(asked, found[1])) == (variable, word)
 
 
@@ -65,12 +60,12 @@ def test_words_for_effort_are_the_templates(
         "{{ messages }}",
     ],
 )
-def test_templates_that_refuse_no_word_get_it_as_it_is(template: str) -> None:
+def test_templates_that_refuse_no_word_get_it_as_it_is(template):
     assert known_efforts(template) is None
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
-def test_reasoning_is_taken_apart(case: tuple[str, str, str, str, str, str, bool]) -> None:
+def test_reasoning_is_taken_apart(case):
     template, _, prompt, text, *expected = case
     notation = Notation.of(template)
     for pieces in ([text], list(text)):

@@ -1,9 +1,5 @@
 """The child that renders templates: the parent's clock ends what has no end."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 
 from pyspec.errors import TemplateError
@@ -14,15 +10,13 @@ ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% 
 
 
 @pytest.fixture
-def renderer() -> Iterator[Renderer]:
+def renderer():
     made = Renderer()
     yield made
     made.close()
 
 
-def test_a_template_without_end_is_ended(
-    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_without_end_is_ended(renderer, monkeypatch):
     renderer.add("endless", ENDLESS, {})
     renderer.add("fine", "{{ x }}", {})
     assert renderer.render("fine", {"x": "abc"}) == "abc"

@@ -1,9 +1,5 @@
 """One result for every door: what it says as a message, as JSON of a journal, and of speculation."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,18 +24,18 @@ EARLIER = (
 """A line of a journal as version 0.1.0 wrote it."""
 
 
-def test_a_message_has_only_what_was_said() -> None:
+def test_a_message_has_only_what_was_said():
     said = Result.of([AnswerPart("content", "Yes")])
     assert said.message() == {"role": "assistant", "content": "Yes"}
 
 
-def test_a_message_of_calls_alone_has_no_content() -> None:
+def test_a_message_of_calls_alone_has_no_content():
     message = Result.of([AnswerPart("reasoning", "Hm"), *CALL]).message()
     assert (message["content"], message["reasoning_content"]) == (None, "Hm")
     assert message["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
 
 
-def test_pieces_make_a_result() -> None:
+def test_pieces_make_a_result():
     pieces = [
         Piece(targets_own([5, 6]), parts=[AnswerPart("content", "a")]),
         Piece(targets_own([7]), "length", parts=[AnswerPart("content", "b")]),
@@ -50,17 +46,17 @@ def test_pieces_make_a_result() -> None:
     assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (4, 3)
 
 
-def test_pieces_without_an_end_were_cut_by_an_error() -> None:
+def test_pieces_without_an_end_were_cut_by_an_error():
     assert result_of([Piece((), parts=[AnswerPart("content", "a")])], None).finish_reason == "error"
 
 
-def test_a_journal_of_an_earlier_version_reads_as_the_same() -> None:
+def test_a_journal_of_an_earlier_version_reads_as_the_same():
     result = msgspec.json.decode(EARLIER, type=RecordResult)
     assert (result.index, result.text, result.speculation) == (3, "t", BLOCK)
     assert msgspec.json.decode(msgspec.json.encode(result), type=RecordResult) == result
 
 
-def test_a_journal_has_no_tokens() -> None:
+def test_a_journal_has_no_tokens():
     result = RecordResult(index=0, id="a", prompt_sha256="0", text="t", speculation=BLOCK)
     assert set(msgspec.json.decode(msgspec.json.encode(result))) == {
         "index", "id", "prompt_sha256", "text", "speculation",
@@ -68,7 +64,7 @@ def test_a_journal_has_no_tokens() -> None:
 
 
 @pytest.fixture
-def of_a_batch(tiny_ascii: Path) -> RecordResult:
+def of_a_batch(tiny_ascii):
     settings = Settings(max_tokens=12, raw=True)
     with Batch(
         str(tiny_ascii), draft="lookup", n_ctx=256, parallel=1, n_threads=1, settings=settings
@@ -78,28 +74,26 @@ def of_a_batch(tiny_ascii: Path) -> RecordResult:
 
 
 @pytest.fixture
-def of_the_class(open_llama: Callable[..., Any], tiny_ascii: Path) -> dict[str, Any]:
+def of_the_class(open_llama, tiny_ascii):
     llm = open_llama(tiny_ascii, draft="lookup")
     llm.create_completion("hello", max_tokens=12, temperature=0)
     block: dict[str, Any] = llm.last_speculation
     return block
 
 
-def test_the_block_has_the_same_keys_at_every_door(
-    of_a_batch: RecordResult, of_the_class: dict[str, Any]
-) -> None:
+def test_the_block_has_the_same_keys_at_every_door(of_a_batch, of_the_class):
     assert of_a_batch.speculation.keys() == of_the_class.keys()
     told = ("draft", "companion", "verification", "prompt_tokens")
     assert [of_a_batch.speculation[name] for name in told] == [of_the_class[name] for name in told]
 
 
-def test_a_batchs_result_is_shown_like_any(of_a_batch: RecordResult) -> None:
+def test_a_batchs_result_is_shown_like_any(of_a_batch):
     block = of_a_batch.speculation
     assert stats_line(block, of_a_batch.rate).startswith("12 tokens | ")
     assert speed_sentence(block, of_a_batch.rate)
 
 
-def test_what_decodes_plainly_has_no_draft() -> None:
+def test_what_decodes_plainly_has_no_draft():
     options = AnswerOptions(Sampling(temperature=0.0), OFF)
     block = options.block(
         Tally(),
@@ -110,7 +104,7 @@ def test_what_decodes_plainly_has_no_draft() -> None:
 
 
 @pytest.mark.parametrize("more", [0.0, 1000.0])
-def test_log_probabilities_are_of_a_sum_of_one(more: float) -> None:
+def test_log_probabilities_are_of_a_sum_of_one(more):
     row = np.array([1.0, 3.0, 2.0, -50.0], np.float32)
     wanted = np.log(np.exp(row) / np.exp(row).sum())
     made = TokenLogprobs.of(row + np.float32(more), 0, 2)
