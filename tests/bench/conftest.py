@@ -1,7 +1,5 @@
 """Scripts of bench/ as modules."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """What batches gained: figures, page, and the script itself."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a graphics card is asked in one run: cells resume, time is kept, and the page says what is not known."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

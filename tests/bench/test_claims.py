@@ -1,7 +1,5 @@
 """Every number in the pages that users read is made from bench/results, or is no measurement."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
@@ -23,7 +21,7 @@ EXAMPLES = {".docs/pages/index.md": ['such as "214 tokens/s, 1.6 times plain dec
 ADDRESS = re.compile(r"\[[\w.-]+\.md\]\([^)]*\)|\]\([^)]*\)|^\d+\. ", re.MULTILINE)
 
 
-def read_constants() -> dict[str, list[str]]:
+def read_constants():
     """Phrases with numbers that nobody measured, by page: versions, limits, formulas, names."""
     found: dict[str, list[str]] = {}
     page = ""
@@ -35,7 +33,7 @@ def read_constants() -> dict[str, list[str]]:
     return found
 
 
-def written(page: str) -> str:
+def written(page):
     """A page without what is made from results, without code, addresses and the numbers of lists, on one line."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for part in (MADE, CODE, ADDRESS):
@@ -43,7 +41,7 @@ def written(page: str) -> str:
     return " ".join(text.split())
 
 
-def left_over(text: str, phrases: list[str]) -> list[str]:
+def left_over(text, phrases):
     """Numbers of a text that are in none of these phrases, with what stands around them."""
     for phrase in sorted(phrases, key=len, reverse=True):
         text = text.replace(phrase, "_")
@@ -51,12 +49,12 @@ def left_over(text: str, phrases: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("page", sorted(read_constants()))
-def test_no_number_is_written_by_hand(page: str) -> None:
+def test_no_number_is_written_by_hand(page):
     """A new one is made from results, by `bench/pages.py`, or is a constant and goes into constants.txt."""
     assert left_over(written(page), read_constants()[page]) == []
 
 
-def test_every_constant_is_still_in_its_page() -> None:
+def test_every_constant_is_still_in_its_page():
     gone = [
         (page, phrase)
         for page, phrases in read_constants().items()
@@ -66,13 +64,11 @@ def test_every_constant_is_still_in_its_page() -> None:
     assert gone == []
 
 
-def test_a_page_knows_all_pages_with_figures(script) -> None:
-    """What is checked here is what `bench/pages.py` fills."""
+def test_a_page_knows_all_pages_with_figures(script):
     assert set(script("pages").PAGES) == set(read_constants())
 
 
-def test_each_figure_has_a_file_that_a_command_makes(script, monkeypatch) -> None:
-    """`bench/pages.py --list` names all that the pages quote, tables included; none is left over."""
+def test_each_figure_has_a_file_that_a_command_makes(script, monkeypatch):
     monkeypatch.chdir(ROOT)
     pages = script("pages")
     listed = pages.traced(ROOT / "bench" / "results")
@@ -86,7 +82,7 @@ def test_each_figure_has_a_file_that_a_command_makes(script, monkeypatch) -> Non
     assert {(row[0], row[1].removeprefix("table of ")) for row in listed if row[2] == "-"} == filled
 
 
-def texts_of_users() -> list[str]:
+def texts_of_users():
     """Every text outside bench/results, by its path."""
     named = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "*.md"], capture_output=True, text=True, check=False
@@ -94,19 +90,19 @@ def texts_of_users() -> list[str]:
     return [path for path in named if not path.startswith("bench/results/")]
 
 
-def by_hand(text: str, examples: list[str]) -> list[str]:
+def by_hand(text, examples):
     for example in examples:
         text = text.replace(example, "_")
     return [match[0] for match in SPEED.finditer(MADE.sub("_", text))]
 
 
 @pytest.mark.parametrize("page", texts_of_users())
-def test_no_speed_outlives_its_file(page: str) -> None:
+def test_no_speed_outlives_its_file(page):
     """What was measured anew changes or breaks every place that tells it, for each is made from the file."""
     assert by_hand((ROOT / page).read_text(encoding="utf-8"), EXAMPLES.get(page, [])) == []
 
 
-def test_a_speed_that_was_written_by_hand_is_found() -> None:
+def test_a_speed_that_was_written_by_hand_is_found():
     made = "<!--= default/strict/mean -->1.15 times plain<!--/-->"
     assert by_hand(f"{made}, once 1.71 times plain", []) == ["1.71 times plain"]
 
@@ -114,7 +110,7 @@ def test_a_speed_that_was_written_by_hand_is_found() -> None:
 @pytest.mark.parametrize(
     "folder", sorted({path.parent.name for path in ROOT.glob("bench/results/*/*.json")})
 )
-def test_a_page_names_the_commits_of_its_files(folder: str) -> None:
+def test_a_page_names_the_commits_of_its_files(folder):
     """A page that was not made again after its file tells figures of other code."""
     pages, files = (
         {
@@ -127,13 +123,13 @@ def test_a_page_names_the_commits_of_its_files(folder: str) -> None:
     assert pages == files
 
 
-def test_a_figure_without_a_source_is_found() -> None:
+def test_a_figure_without_a_source_is_found():
     assert left_over("It was 1.37 times as fast on 2 cores.", ["2 cores"]) == [
         "It was 1.37 times as fast on _."
     ]
 
 
-def test_every_commit_of_the_results_exists() -> None:
+def test_every_commit_of_the_results_exists():
     git = ["git", "-C", str(ROOT)]
     known = subprocess.run([*git, "rev-list", "HEAD"], capture_output=True, text=True, check=False)
     if known.returncode or (ROOT / ".git" / "shallow").exists():

@@ -1,7 +1,5 @@
 """`bench/compare.py`, as a user calls it."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 
@@ -92,7 +90,6 @@ def test_wrong_words_are_usage_errors(measuring, more, sentence):
 
 
 def test_a_page_tells_the_engine_without_folders():
-    """What was given alone; "" for llama.cpp as it is."""
     assert engine_words(EngineOptions()) == ""
     given = EngineOptions(lora_path=Path("/home/me/a.gguf"), tensor_split=[3.0, 1.0])
     assert engine_words(given) == "lora_path a.gguf, tensor_split [3.0, 1.0]"

@@ -1,7 +1,5 @@
 """llama.cpp's server out of a wheel: what its options set."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

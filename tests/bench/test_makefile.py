@@ -1,7 +1,5 @@
 """Every command in bench/Makefile is one that its program accepts today: nothing is run, the real parsers read it."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
@@ -42,7 +40,6 @@ def targets():
 
 
 def expanded(*goals):
-    """The commands that make would run, one a line."""
     make = [shutil.which("make") or "make", "-n", "-B", "-C", str(BENCH), *GIVEN, *goals]
     said = subprocess.run(make, capture_output=True, text=True, check=True).stdout
     lines = said.replace("\\\n", " ").splitlines()
@@ -104,7 +101,6 @@ def read_own(words, command=cli):
 
 @pytest.fixture
 def read(script, monkeypatch):
-    """Have a command's own program read it, without running it."""
     parse = argparse.ArgumentParser.parse_args
 
     def stop(parser, words=None):

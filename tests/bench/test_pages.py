@@ -1,7 +1,5 @@
 """Pages, pictures and the README's numbers come from the results alone."""
 
-from __future__ import annotations
-
 import re
 from fnmatch import fnmatch
 from pathlib import Path
@@ -68,7 +66,6 @@ def test_a_batch_stands_beside_batching_alone(pages):
 
 
 def test_drawn_drafts_are_set_against_greedy_ones(pages):
-    """By tokens a verify, of as many answers; a variant without its twin tells nothing."""
     found = pages.rules(ROOT / "bench" / "results")["quality-good"]
     strict, *others = found.figures
     greedy = pages.msgspec.structs.replace(
@@ -98,7 +95,6 @@ def test_numbers_in_the_text_are_filled_in(pages, folder):
     ],
 )
 def test_a_readme_that_cannot_be_filled_is_refused(pages, folder, text, words):
-    """Nothing is appended somewhere, and no number is left standing that nobody measured."""
     with pytest.raises(InputError, match=words):
         pages.filled(text, folder)
 

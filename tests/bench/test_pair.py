@@ -1,7 +1,5 @@
 """`bench/pair.py`: rounds for replays, and a prior beside the draft."""
 
-from __future__ import annotations
-
 import shutil
 
 from click.testing import CliRunner

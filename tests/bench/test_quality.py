@@ -1,7 +1,5 @@
 """`bench/quality.py`, as a user calls it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import msgspec

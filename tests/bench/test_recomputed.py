@@ -1,14 +1,11 @@
 """The numbers that README and METHODS quote, computed again from the stored results without the programs that fill them in."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial
 from math import exp, log, sqrt
 from pathlib import Path
 from statistics import fmean, median, stdev
-from typing import Any
 
 import pytest
 
@@ -18,16 +15,16 @@ T_95 = {5: 2.571, 11: 2.201, 12: 2.179, 23: 2.069, 25: 2.060}
 """Quantiles of Student's t for a 95 % interval, by degrees of freedom, as statistical tables print them."""
 
 
-def load(folder: str, name: str) -> Any:
+def load(folder, name):
     return json.loads((RESULTS / folder / name).read_text(encoding="utf-8"))
 
 
-def spread(values: list[float]) -> tuple[float, float, float]:
+def spread(values):
     half = T_95[len(values) - 1] * stdev(values) / sqrt(len(values))
     return fmean(values), fmean(values) - half, fmean(values) + half
 
 
-def speed(folder: str, who: str, figure: str) -> str:
+def speed(folder, who, figure):
     """A figure of `bench/compare.py`: categories weigh alike, questions make the interval."""
     found = {each["who"]: each for each in load(folder, "results.json")["summaries"]}
     one = found[who]
@@ -47,7 +44,7 @@ def speed(folder: str, who: str, figure: str) -> str:
     return f"{mean if figure == 'mean' else min(kinds):.2f}"
 
 
-def quality(folder: str, who: str, figure: str) -> str:
+def quality(folder, who, figure):
     """A figure of `bench/quality.py`, over strict verification of the same questions."""
     found = {each["who"]: each for each in load(folder, "quality.json")["figures"]}
     if figure == "gain":
@@ -59,7 +56,7 @@ def quality(folder: str, who: str, figure: str) -> str:
     return "{mean:+.3f} ({low:+.3f} to {high:+.3f})".format(**over)
 
 
-def everyday(folder: str, temperature: str, figure: str) -> str:
+def everyday(folder, temperature, figure):
     """A figure of `bench/everyday.py`: medians of a prompt's pairs, then over prompts."""
     prompts = load(folder, "everyday.json")["pairs"][temperature].values()
     if figure == "rate":
@@ -73,12 +70,12 @@ def everyday(folder: str, temperature: str, figure: str) -> str:
     ]
 
 
-def batch(kind: str, who: str) -> str:
+def batch(kind, who):
     rates = {each["name"]: each["rate"] for each in load("batch", f"{kind}.json")["contenders"]}
     return f"{rates[who] / rates['plain:1']:.2f}"
 
 
-def computed(name: str) -> str:
+def computed(name):
     """A number by its name, `folder/who/figure`."""
     folder, _, rest = name.partition("/")
     who, _, figure = rest.rpartition("/")
@@ -88,7 +85,7 @@ def computed(name: str) -> str:
     return next((f for start, f in kinds if folder.startswith(start)), speed)(folder, who, figure)
 
 
-def quoted() -> list[Any]:
+def quoted():
     """Each number that the two pages show, with its name, by page."""
     shown = partial(re.compile(r"<!--= ([^ ]+) -->(.*?)<!--/-->", re.DOTALL).findall)
     pages = {
@@ -102,9 +99,9 @@ def quoted() -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "value"), quoted())
-def test_a_number_follows_from_its_results(name: str, value: str) -> None:
+def test_a_number_follows_from_its_results(name, value):
     assert computed(name) == value
 
 
-def test_forty_numbers_and_more_are_computed_again() -> None:
+def test_forty_numbers_and_more_are_computed_again():
     assert len(quoted()) >= 40

@@ -1,7 +1,5 @@
 """Scripts of bench/ that replay recorded or made answers with policies."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest
@@ -79,7 +77,6 @@ def test_committed_rounds_are_replayed(script, capsys):
 
 
 def test_what_a_companion_is_worth_has_a_line_for_each_way(script, monkeypatch, tmp_path):
-    """On one curve, for one text and for several: asked where it may be and where it has to be; more is known with it."""
     companion = script("companion")
     few = {
         "CURVES": ("GPU",), "SEQUENCES": (1, 8), "COSTS": (0.0, 0.08), "FILES": ("q4_k_m", "head"),

@@ -1,7 +1,5 @@
 """Every script of bench/ starts and does its work once, on something small."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Scripts that load a server: each runs on tiny models, and says what it is for."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 import pytest

@@ -1,7 +1,5 @@
 """A stretched target says what the model says that it was made of."""
 
-from __future__ import annotations
-
 import gguf
 import pytest
 
@@ -63,7 +61,6 @@ def test_a_wide_target_is_as_wide_as_was_asked(tiny_target, tmp_path, script):
 
 
 def test_a_shortened_model_lacks_the_blocks(tiny_target, tmp_path, script, open_plain):
-    """Two blocks, the first dropped: one is left, which is the second, and it answers otherwise."""
     out = tmp_path / "short.gguf"
     script("stretch").main([str(tiny_target), str(out), "--drop", "0"])
     tensors = {t.name: t.data for t in gguf.GGUFReader(out).tensors}

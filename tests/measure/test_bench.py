@@ -1,11 +1,6 @@
 """The run: order, resuming, turns; and the peer that needs no program."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 from measure.bench import Runner, run_bench
@@ -23,7 +18,7 @@ QUESTIONS = [Question(1, "a", ["abc", "more"]), Question(2, "b", ["xyz xyz"])]
 
 
 @pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quiet(monkeypatch):
     """No other program works here, whatever works there: a disturbed answer is timed again."""
     monkeypatch.setattr("pyspec.machine.machine.Watch.others", lambda _watch: 0.0)
 
@@ -33,33 +28,33 @@ class Fake:
 
     exact = peer = False
 
-    def __init__(self, name: str, log: list[str], fails: bool = False) -> None:
+    def __init__(self, name, log, fails=False):
         self.name, self._log, self._fails = name, log, fails
 
-    def forget(self) -> None:
+    def forget(self):
         self._log.append(f"forget {self.name}")
 
-    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
+    def answer(self, prompt, max_tokens, options):
         self._log.append(self.name)
         if self._fails:
             raise EngineError("it broke")
         return TimedAnswer(len(prompt), [5, 6], "length", 0.1, 0.1, 0.2)
 
-    def close(self) -> None:
+    def close(self):
         self._log.append(f"close {self.name}")
 
 
 @pytest.fixture
-def llm(open_llama: Callable[..., Any], tiny_ascii: Path) -> Any:
+def llm(open_llama, tiny_ascii):
     return open_llama(tiny_ascii, draft="lookup", length="auto")
 
 
-def runner(llm: Any, path: Path, contenders: Sequence[Any]) -> Runner:
+def runner(llm, path, contenders):
     setup = describe(llm, {}, OPTIONS, QUESTIONS, llm.n_ctx())
     return Runner(llm, contenders, OPTIONS, RunLog(path, setup))
 
 
-def test_questions_are_interleaved_and_the_order_turns(llm: Any, tmp_path: Path) -> None:
+def test_questions_are_interleaved_and_the_order_turns(llm, tmp_path):
     log: list[str] = []
     runner(llm, tmp_path / "r", [Fake("x", log), Fake("y", log)]).run(QUESTIONS)
     assert log == [
@@ -67,7 +62,7 @@ def test_questions_are_interleaved_and_the_order_turns(llm: Any, tmp_path: Path)
     ]  # fmt: skip
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(llm: Any, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_where_it_stopped(llm, tmp_path):
     log: list[str] = []
     runner(llm, tmp_path / "r", [Fake("x", log)]).run(QUESTIONS[:1])
     log.clear()
@@ -76,14 +71,14 @@ def test_an_interrupted_run_goes_on_where_it_stopped(llm: Any, tmp_path: Path) -
     assert [r.question_id for r in records] == [1, 2]
 
 
-def test_a_failure_is_kept_and_the_run_goes_on(llm: Any, tmp_path: Path) -> None:
+def test_a_failure_is_kept_and_the_run_goes_on(llm, tmp_path):
     log: list[str] = []
     contenders = [Fake("bad", log, fails=True), Fake("x", log)]
     records = runner(llm, tmp_path / "r", contenders).run(QUESTIONS[1:])
     assert [(r.who, r.error) for r in records] == [("bad", "it broke"), ("x", "")]
 
 
-def test_a_later_turn_has_the_earlier_answer_in_its_prompt(llm: Any, tmp_path: Path) -> None:
+def test_a_later_turn_has_the_earlier_answer_in_its_prompt(llm, tmp_path):
     contenders = [Ours(llm, mode) for mode in parse_modes("plain")]
     (record,) = runner(llm, tmp_path / "r", contenders).run(QUESTIONS[:1])
     first, second = record.turns
@@ -92,15 +87,13 @@ def test_a_later_turn_has_the_earlier_answer_in_its_prompt(llm: Any, tmp_path: P
     assert second.speculation["prompt_kept"] >= first.prompt_tokens
 
 
-def test_a_question_too_long_for_the_context_is_an_error_of_its_own(
-    llm: Any, tmp_path: Path
-) -> None:
+def test_a_question_too_long_for_the_context_is_an_error_of_its_own(llm, tmp_path):
     log: list[str] = []
     records = runner(llm, tmp_path / "r", [Fake("x", log)]).run([Question(1, "a", ["z" * 600])])
     assert "does not fit" in records[0].error
 
 
-def test_bench_agrees_with_llama_cpp_and_writes_its_page(llm: Any, tmp_path: Path) -> None:
+def test_bench_agrees_with_llama_cpp_and_writes_its_page(llm, tmp_path):
     told: list[str] = []
     task = Task(
         QUESTIONS, parse_modes("plain,strict,model+strict"), OPTIONS, tmp_path,
@@ -115,7 +108,7 @@ def test_bench_agrees_with_llama_cpp_and_writes_its_page(llm: Any, tmp_path: Pat
     assert len(read_run_records(tmp_path / "runs.jsonl")) == 6
 
 
-def test_drawn_texts_are_compared_too(llm: Any, tmp_path: Path) -> None:
+def test_drawn_texts_are_compared_too(llm, tmp_path):
     """Noise is coupled, so strict says what plain says; who draws numbers of its own is not compared."""
     how = Options(max_tokens=8, warm_up=0, temperature=2.0)
     task = Task(
@@ -130,9 +123,7 @@ def test_drawn_texts_are_compared_too(llm: Any, tmp_path: Path) -> None:
     assert "Greedy answers" not in page
 
 
-def test_a_finished_run_only_writes_its_page_again(
-    llm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_run_only_writes_its_page_again(llm, tmp_path, monkeypatch):
     task = Task(QUESTIONS, parse_modes("plain"), OPTIONS, tmp_path, peers=["llama_cpp"])
     first = run_bench(llm, task, lambda *_: None, print)
     monkeypatch.setattr("measure.bench.open_peer", None)
@@ -140,13 +131,13 @@ def test_a_finished_run_only_writes_its_page_again(
     assert again.summaries == first.summaries
 
 
-def test_nothing_to_measure_is_refused(llm: Any, tmp_path: Path) -> None:
+def test_nothing_to_measure_is_refused(llm, tmp_path):
     task = Task(QUESTIONS, parse_modes("model+strict"), OPTIONS, tmp_path)
     with pytest.raises(MeasureError, match="no draft model"):
         run_bench(llm, task, lambda *_: None, print)
 
 
-def test_lookup_peer_answers_like_plain(llm: Any, tiny_ascii: Path, tmp_path: Path) -> None:
+def test_lookup_peer_answers_like_plain(llm, tiny_ascii, tmp_path):
     with closing(open_peer("llama_cpp-lookup", Files(tiny_ascii, None, 256, 1), None)) as peer:
         contenders = [Ours(llm, parse_modes("plain")[0]), peer]
         records = runner(llm, tmp_path / "r", contenders).run(QUESTIONS)
@@ -155,7 +146,7 @@ def test_lookup_peer_answers_like_plain(llm: Any, tiny_ascii: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["server-draft:x", "server:3", "server-sampled", "vllm"])
-def test_unknown_peers_are_refused(name: str, tmp_path: Path) -> None:
+def test_unknown_peers_are_refused(name, tmp_path):
     with pytest.raises(OptionError, match="unknown peer"):
         open_peer(name, Files(tmp_path, None, 64, 1), None)
 
@@ -163,16 +154,14 @@ def test_unknown_peers_are_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "draft"), [("server-draft", "eagle"), ("server-eagle3:2", "llama")]
 )
-def test_a_draft_of_another_kind_is_not_given_to_a_server(
-    name: str, draft: str, tiny_draft: Path, tiny_eagle3: Path
-) -> None:
+def test_a_draft_of_another_kind_is_not_given_to_a_server(name, draft, tiny_draft, tiny_eagle3):
     """llama-server would end on it."""
     path = tiny_eagle3 if draft == "eagle" else tiny_draft
     with pytest.raises(PeerMissing, match="not a file for draft-"):
         open_peer(name, Files(tiny_draft, path, 64, 1), tiny_draft)
 
 
-def test_drafts_are_drawn_where_a_peer_says_so(tiny_draft: Path, tmp_path: Path) -> None:
+def test_drafts_are_drawn_where_a_peer_says_so(tiny_draft, tmp_path):
     """The server's last words are its options here."""
     program = tmp_path / "llama-server"
     program.write_text('#!/bin/sh\necho "$@" | grep -o -e --spec-draft-.* >&2\nexit 1\n')
@@ -183,7 +172,7 @@ def test_drafts_are_drawn_where_a_peer_says_so(tiny_draft: Path, tmp_path: Path)
         open_peer("server-draft-sampled:3", Files(tiny_draft, tiny_draft, 64, 1), program)
 
 
-def test_a_server_that_dies_is_missing(tmp_path: Path) -> None:
+def test_a_server_that_dies_is_missing(tmp_path):
     program = tmp_path / "llama-server"
     program.write_text("#!/bin/sh\necho cannot load >&2\nexit 1\n")
     program.chmod(0o755)

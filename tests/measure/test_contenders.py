@@ -1,35 +1,29 @@
 """One model that serves every mode."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 from measure.contenders import Ours, lacks
 from measure.tasks import Options, parse_mode
 
 
 @pytest.fixture
-def llm(open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path) -> Any:
+def llm(open_llama, tiny_target, tiny_draft):
     return open_llama(tiny_target, draft=f"lookup+{tiny_draft}", length="auto")
 
 
-def answer(llm: Any, text: str, n: int = 24) -> list[int]:
+def answer(llm, text, n=24):
     mode = Ours(llm, parse_mode(text))
     mode.forget()
     return mode.answer([5, 6, 7, 8], n, Options()).tokens
 
 
-def test_strict_modes_of_one_model_agree(llm: Any) -> None:
+def test_strict_modes_of_one_model_agree(llm):
     plain = answer(llm, "plain")
     assert len(plain) == 24
     for text in ("strict", "fixed:4+strict+model", "lookup+strict", "nothing+strict"):
         assert answer(llm, text) == plain
 
 
-def test_a_mode_drafts_with_what_it_names_alone(llm: Any) -> None:
+def test_a_mode_drafts_with_what_it_names_alone(llm):
     answer(llm, "fixed:4+strict+nothing")
     assert llm.last_speculation["drafted"] == 0
     answer(llm, "fixed:4+strict+model")
@@ -38,12 +32,12 @@ def test_a_mode_drafts_with_what_it_names_alone(llm: Any) -> None:
     assert llm.last_speculation["drafted"] == 0
 
 
-def test_forget_empties_the_kv(llm: Any) -> None:
+def test_forget_empties_the_kv(llm):
     answer(llm, "plain")
     answer(llm, "strict")
     assert llm.last_speculation["prompt_kept"] == 0
 
 
-def test_what_is_not_loaded_is_said(llm: Any) -> None:
+def test_what_is_not_loaded_is_said(llm):
     assert "companion" in lacks(llm, parse_mode("companion+strict"))
     assert lacks(llm, parse_mode("lookup+strict")) == ""

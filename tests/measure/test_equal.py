@@ -1,11 +1,5 @@
 """Answers that must be equal: where they part, and what is forgiven."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import msgspec
 import numpy as np
 import pytest
@@ -24,34 +18,33 @@ from pyspec.sampling.chain import Sampling
 from pyspec.text.template import ChatTemplate
 
 
-def parted(*tokens: list[int], who: str = "strict", **more: Any) -> list[Difference]:
+def parted(*tokens, who="strict", **more):
     plain = record("plain", 1, turn([1, 2, 3]), turn([4, 5]), exact=True)
     other = record(who, 1, *(turn(t) for t in tokens), **{"exact": True, **more})
     return first_differences([plain, other])
 
 
-def test_equal_answers_have_no_difference() -> None:
+def test_equal_answers_have_no_difference():
     assert parted([1, 2, 3], [4, 5]) == []
 
 
-def test_the_first_difference_is_named_with_turn_and_place() -> None:
+def test_the_first_difference_is_named_with_turn_and_place():
     (found,) = parted([1, 2, 3], [9, 5])
     assert (found.turn, found.place, found.plain, found.other) == (1, 0, 4, 9)
     assert "turn 2, token 1: 9, not 4" in str(found)
 
 
-def test_a_shorter_answer_is_a_difference() -> None:
+def test_a_shorter_answer_is_a_difference():
     (found,) = parted([1, 2])
     assert (found.place, found.plain, found.other) == (2, 3, None)
 
 
-def test_inexact_modes_and_failed_runs_are_not_compared() -> None:
+def test_inexact_modes_and_failed_runs_are_not_compared():
     assert parted([7], exact=False) == []
     assert parted([7], error="no") == []
 
 
-def test_what_rounding_makes_again_is_forgiven_and_nothing_else() -> None:
-    """However near the two best are: a choice that does not come again is a fault."""
+def test_what_rounding_makes_again_is_forgiven_and_nothing_else():
     (found,) = parted([1, 9])
     demand_equal([msgspec.structs.replace(found, gap=3.0, rounding=True)], set())
     for rounding in (False, None):
@@ -59,18 +52,16 @@ def test_what_rounding_makes_again_is_forgiven_and_nothing_else() -> None:
             demand_equal([msgspec.structs.replace(found, gap=0.001, rounding=rounding)], set())
 
 
-def test_peers_are_reported_not_refused() -> None:
+def test_peers_are_reported_not_refused():
     demand_equal(parted([1, 9], who="server", peer=True), {"server"})
 
 
-def test_a_gap_is_of_the_run_that_differs(
-    open_llama: Callable[..., Any], tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gap_is_of_the_run_that_differs(open_llama, tiny_ascii, monkeypatch):
     """Above temperature 0 plain decoding answers each repeat otherwise, and the second turn's prompt has that answer."""
     llm = open_llama(tiny_ascii)
     texts: list[list[int]] = []
 
-    def row(_llm: Any, text: list[int]) -> Any:
+    def row(_llm, text):
         texts.append(text)
         return np.array([1.0, 3.0], dtype=np.float32)
 
@@ -85,9 +76,7 @@ def test_a_gap_is_of_the_run_that_differs(
     assert [(a, b) for a, b in zip(first, second, strict=True) if a != b] == [(10, 11)]
 
 
-def test_a_token_alone_after_truncation_is_the_least_near_tie(
-    open_llama: Callable[..., Any], tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_alone_after_truncation_is_the_least_near_tie(open_llama, tiny_ascii, monkeypatch):
     """Its lead is infinite, which JSON does not know: the difference says so, and still does when read again."""
     row = np.array([1.0, 9.0], dtype=np.float32)
     monkeypatch.setattr("measure.equal.row_after", lambda *_: row)
@@ -102,15 +91,13 @@ def test_a_token_alone_after_truncation_is_the_least_near_tie(
     assert "truncation leaves the target one token" in str(again)
 
 
-def test_nats_are_minus_the_log_probability() -> None:
+def test_nats_are_minus_the_log_probability():
     row = np.array([1.0, 3.0, -2.0], dtype=np.float32)
     p = np.exp(row) / np.exp(row).sum()
     assert nats_of(row, 2) == pytest.approx(-np.log(p[2]), rel=1e-6)
 
 
-def test_forced_rows_choose_the_greedy_answer(
-    open_llama: Callable[..., Any], tiny_target: Path
-) -> None:
+def test_forced_rows_choose_the_greedy_answer(open_llama, tiny_target):
     llm = open_llama(tiny_target)
     prompt = [5, 6, 7]
     steps = llm.steps(prompt, Sampling(temperature=0.0), max_tokens=9)
@@ -129,7 +116,7 @@ SIZES = [10, pytest.param(48, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
-def exact_llm(smollm2: str) -> Iterator[Any]:
+def exact_llm(smollm2):
     """A Q8_0 file, whose rows round otherwise in every width; no answer is timed again because of other programs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pyspec.machine.machine.Watch.others", lambda _watch: 0.0)
@@ -139,14 +126,12 @@ def exact_llm(smollm2: str) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module", params=SIZES)
-def answered(
-    request: pytest.FixtureRequest, exact_llm: SpeculativeLlama
-) -> tuple[Any, list[RunRecord]]:
+def answered(request, exact_llm):
     names = ("plain", "fixed:3+strict", "fixed:7+strict")
     modes = [Ours(exact_llm, parse_mode(name)) for name in names]
     journal = Journal()
     how = Options(max_tokens=request.param, warm_up=0)
-    Runner(exact_llm, modes, how, journal).run(QUESTIONS)  # type: ignore[arg-type]
+    Runner(exact_llm, modes, how, journal).run(QUESTIONS)
     return exact_llm, journal.records
 
 
@@ -155,17 +140,17 @@ class Journal:
 
     setup = SETUP
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.records: list[RunRecord] = []
 
-    def has(self, *_: object) -> bool:
+    def has(self, *_):
         return False
 
-    def add(self, record: RunRecord) -> None:
+    def add(self, record):
         self.records.append(record)
 
 
-def test_rounds_are_recorded_whole(answered: Any) -> None:
+def test_rounds_are_recorded_whole(answered):
     for one in answered[1]:
         for answer in one.turns:
             assert sum(emitted for _, emitted in answer.rounds) == len(answer.tokens)
@@ -173,7 +158,7 @@ def test_rounds_are_recorded_whole(answered: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", range(3))
-def test_the_rows_of_each_round_make_every_choice_again(answered: Any, mode: int) -> None:
+def test_the_rows_of_each_round_make_every_choice_again(answered, mode):
     """Also behind refused drafts, in whose places other tokens stand, and in a second turn."""
     llm, records = answered
     rounds = [each for turn in records[mode].turns for each in turn.rounds]
@@ -183,9 +168,7 @@ def test_the_rows_of_each_round_make_every_choice_again(answered: Any, mode: int
         assert choices(llm, turns[: number + 1]) == answer.tokens
 
 
-def test_a_replay_reads_no_accepted_token_again(
-    answered: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_reads_no_accepted_token_again(answered, monkeypatch):
     """They stay as their round's decode left them: read again, with other rows, they would round otherwise."""
     llm, records = answered
     engine, read = llm.session.engine, []
@@ -196,8 +179,7 @@ def test_a_replay_reads_no_accepted_token_again(
     assert [upto for _, _, upto, _ in read] == [len(prompt) - 1]
 
 
-def test_a_token_that_rounding_does_not_make_is_told(answered: Any) -> None:
-    """As if a fault had put another one there: the best two may be as near as they like."""
+def test_a_token_that_rounding_does_not_make_is_told(answered):
     llm, records = answered
     plain, other = records[0], msgspec.convert(msgspec.to_builtins(records[1]), RunRecord)
     wrong = list(plain.turns[0].tokens)
@@ -209,31 +191,28 @@ def test_a_token_that_rounding_does_not_make_is_told(answered: Any) -> None:
     assert (found.place, found.rounding) == (place, False)
 
 
-def rows_of(llm: Any, record: RunRecord, place: int) -> Any:
+def rows_of(llm, record, place):
     prompt, answer = asked(llm, record)[0]
     return row_after(llm, [*prompt, *answer.tokens[:place]]).copy()
 
 
-def asked(llm: Any, record: RunRecord) -> list[Any]:
+def asked(llm, record):
     template = ChatTemplate.of(llm)
     before = [turn.tokens for turn in record.turns]
     return [(QUESTIONS[0].prompt(template, before[:i]), t) for i, t in enumerate(record.turns)]
 
 
 @pytest.fixture(scope="module", params=SIZES)
-def drawn(
-    request: pytest.FixtureRequest, exact_llm: SpeculativeLlama
-) -> tuple[Any, list[RunRecord], Options]:
+def drawn(request, exact_llm):
     journal, hot = Journal(), Options(max_tokens=request.param // 2, warm_up=0, temperature=0.8)
     journal.setup = msgspec.structs.replace(SETUP, temperature=0.8)
     modes = [Ours(exact_llm, parse_mode(name), 0.8) for name in ("plain", "fixed:7+strict")]
-    Runner(exact_llm, modes, hot, journal).run(QUESTIONS)  # type: ignore[arg-type]
+    Runner(exact_llm, modes, hot, journal).run(QUESTIONS)
     return exact_llm, journal.records, hot
 
 
 @pytest.mark.parametrize("mode", range(2))
-def test_the_rows_of_each_round_make_every_draw_again(drawn: Any, mode: int) -> None:
-    """Above temperature 0, from what the chain leaves and with the noise of the token's place."""
+def test_the_rows_of_each_round_make_every_draw_again(drawn, mode):
     llm, records, hot = drawn
     turns = asked(llm, records[mode])
     for number, (prompt, answer) in enumerate(turns):
@@ -241,8 +220,7 @@ def test_the_rows_of_each_round_make_every_draw_again(drawn: Any, mode: int) -> 
     assert choices(llm, turns) != turns[-1][1].tokens  # a greedy text is another
 
 
-def test_texts_are_compared_above_temperature_0(drawn: Any) -> None:
-    """Where they part rounding does it, and a token that it does not make is told, with its gap with noise."""
+def test_texts_are_compared_above_temperature_0(drawn):
     llm, (plain, other), _ = drawn
     demand_equal(equality(llm, [plain, other], QUESTIONS), set())
     wrong = msgspec.convert(msgspec.to_builtins(plain), RunRecord)

@@ -1,11 +1,5 @@
 """What recorded rounds of a pair teach, and recording within its time."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 from measure.pair import by_position, learned_from, record, save_prior
 from measure.questions import Question
@@ -17,16 +11,15 @@ from pyspec.engine.profiles import SideFile, prior_learned
 from pyspec.errors import ProfileError
 
 
-def chain(t: int, n: int, matched: int, p: float = 0.9) -> Chain:
+def chain(t, n, matched, p=0.9):
     return Chain(t, n, matched, p=[p] * n)
 
 
-def answer(*chains: Chain) -> list[Answer]:
+def answer(*chains):
     return [Answer(40, 64, {chain.t: chain for chain in chains}, {})]
 
 
-def test_acceptance_counts_only_what_was_observed() -> None:
-    """A refused token hides those behind it."""
+def test_acceptance_counts_only_what_was_observed():
     assert by_position(answer(chain(1, 3, 3), chain(2, 3, 1), chain(3, 2, 0)), 4) == [
         2 / 3,
         0.5,
@@ -35,14 +28,12 @@ def test_acceptance_counts_only_what_was_observed() -> None:
 
 
 @pytest.mark.parametrize(("matched", "likely"), [(4, True), (0, False)])
-def test_recorded_rounds_teach_acceptance(matched: int, likely: bool) -> None:
+def test_recorded_rounds_teach_acceptance(matched, likely):
     taught = learned_from(answer(*(chain(t, 4, matched) for t in range(1, 40))))
     assert (forecast(taught, chain(0, 4, 0).draft(4)).without[0] > 0.5) is likely
 
 
-def test_a_pair_is_recorded_until_its_time_is_up(
-    open_llama: Callable[..., Any], tiny_ascii: Path
-) -> None:
+def test_a_pair_is_recorded_until_its_time_is_up(open_llama, tiny_ascii):
     llm = open_llama(tiny_ascii, draft=tiny_ascii)
     questions = [Question(i, "c", ["abcabc"]) for i in range(3)]
     answers = record(llm, questions, kmax=3, max_tokens=12)
@@ -52,8 +43,7 @@ def test_a_pair_is_recorded_until_its_time_is_up(
 
 
 @pytest.mark.parametrize("coupled", [True, False])
-def test_what_one_run_learned_joins_what_is_known(tmp_path: Path, coupled: bool) -> None:
-    """As the table of its kind of draws; the other table is the one that was known."""
+def test_what_one_run_learned_joins_what_is_known(tmp_path, coupled):
     draft = tmp_path / "d.gguf"
     draft.write_bytes(b"weights")
     sides = [SideFile(draft, draft.stat().st_size)]
@@ -69,6 +59,6 @@ def test_what_one_run_learned_joins_what_is_known(tmp_path: Path, coupled: bool)
     assert tables[coupled] == first.calibration
 
 
-def test_without_a_draft_there_is_nothing_to_write_a_prior_for() -> None:
+def test_without_a_draft_there_is_nothing_to_write_a_prior_for():
     with pytest.raises(ProfileError, match="no draft model"):
         save_prior([], Acceptance(), coupled=False)

@@ -1,7 +1,5 @@
 """Plain llama.cpp beside ours: no file of the project loads a model that the processor's extra buffers would crash on."""
 
-from __future__ import annotations
-
 import ast
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +15,7 @@ ITS_OWN = {"pyspec/engine/target.py"}
 """Where `llama_cpp.Llama` is made safe."""
 
 
-def unsafe(source: str) -> list[str]:
+def unsafe(source):
     calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
     names = [ast.unparse(call.func) for call in calls]
     own = ("Llama", "llama_cpp.Llama", "lc.Llama")
@@ -26,7 +24,7 @@ def unsafe(source: str) -> list[str]:
     return found + (defaults if "use_extra_bufts" not in source else [])
 
 
-def test_no_source_loads_without_a_word_on_extra_buffers() -> None:
+def test_no_source_loads_without_a_word_on_extra_buffers():
     """The package, the benchmarks and the recipe; a peer that dies would end the comparison."""
     found = {}
     for folder in ("pyspec", "bench", "models"):
@@ -43,21 +41,18 @@ def test_no_source_loads_without_a_word_on_extra_buffers() -> None:
     "source",
     ["import llama_cpp\nllama_cpp.Llama('x')", "Llama(model_path='x')", "p = lc.llama_model_default_params()"],
 )  # fmt: skip
-def test_the_search_finds_them(source: str) -> None:
+def test_the_search_finds_them(source):
     assert unsafe(source)
 
 
 @pytest.mark.parametrize("extra", [True, False])
-def test_it_is_told(tiny_target: Path, extra: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_told(tiny_target, extra, monkeypatch):
     monkeypatch.setattr("measure.contenders.extra_buffers", lambda: extra)
     with closing(PlainLlama(str(tiny_target), **SMALL)) as llm:
         assert llm.model_params.use_extra_bufts is extra
 
 
-def test_plain_objects_of_tests_are_safe(
-    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a processor that crashes, what tests and other people's programs make has no extra buffers."""
+def test_plain_objects_of_tests_are_safe(tiny_target, monkeypatch):
     for module in (llama_cpp, llama_cpp.llama_cpp):  # put back afterwards
         monkeypatch.setattr(module, "llama_model_default_params", module.llama_model_default_params)
     amx.without_extra()

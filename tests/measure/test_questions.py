@@ -1,9 +1,6 @@
 """Questions: Spec-Bench's format, the shipped set, and the choice among them."""
 
-from __future__ import annotations
-
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from measure.questions import load_questions, parse_questions, select
@@ -13,14 +10,14 @@ from pyspec.errors import InputError, OptionError
 LINE = b'{"question_id": %d, "category": "%s", "turns": ["a"], "reference": ["x"]}'
 
 
-def test_shipped_set_is_eight_kinds_of_six() -> None:
+def test_shipped_set_is_eight_kinds_of_six():
     questions = load_questions()
     assert set(Counter(q.category for q in questions).values()) == {6}
     assert len({q.category for q in questions}) == 8
     assert sum(len(q.turns) > 1 for q in questions) >= 8
 
 
-def test_spec_bench_lines_are_read() -> None:
+def test_spec_bench_lines_are_read():
     (question,) = parse_questions([LINE % (81, b"writing"), b"", b"  "], "f")
     assert (question.question_id, question.category, question.turns) == (81, "writing", ["a"])
 
@@ -36,22 +33,22 @@ def test_spec_bench_lines_are_read() -> None:
         ([], "contains no question"),
     ],
 )
-def test_what_is_no_question_is_refused(lines: list[bytes], message: str) -> None:
+def test_what_is_no_question_is_refused(lines, message):
     with pytest.raises(InputError, match=message):
         parse_questions(lines, "f")
 
 
-def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_file_is_one_sentence(tmp_path):
     with pytest.raises(InputError, match="cannot read"):
         load_questions(tmp_path / "none.jsonl")
 
 
-def test_select_interleaves_categories_and_limits_each() -> None:
+def test_select_interleaves_categories_and_limits_each():
     lines = [LINE % (i, b"b" if i > 2 else b"a") for i in range(6)]
     chosen = select(parse_questions(lines, "f"), limit=2)
     assert [q.question_id for q in chosen] == [0, 3, 1, 4]
 
 
-def test_an_unknown_category_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_category_is_refused_with_the_known_ones():
     with pytest.raises(OptionError, match="there are: a"):
         select(parse_questions([LINE % (1, b"a")], "f"), categories=["z"])

@@ -1,9 +1,6 @@
 """The journal of runs: resumed, cut, refused."""
 
-from __future__ import annotations
-
 import subprocess
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,7 +11,7 @@ from measure.records import RunLog, commit, published, read_run_records
 from pyspec.errors import InputError, ResumeMismatch
 
 
-def test_what_was_added_is_there_again(tmp_path: Path) -> None:
+def test_what_was_added_is_there_again(tmp_path):
     path = tmp_path / "runs.jsonl"
     RunLog(path, SETUP).add(record("plain", 1, turn([1, 2])))
     again = RunLog(path, SETUP)
@@ -23,7 +20,7 @@ def test_what_was_added_is_there_again(tmp_path: Path) -> None:
     assert not again.has("strict", 1, 0)
 
 
-def test_a_torn_last_line_is_removed(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_removed(tmp_path):
     path = tmp_path / "runs.jsonl"
     RunLog(path, SETUP).add(record("plain", 1, turn([1, 2])))
     with path.open("ab") as out:
@@ -33,45 +30,43 @@ def test_a_torn_last_line_is_removed(tmp_path: Path) -> None:
     assert [r.who for r in read_run_records(path)] == ["plain", "strict"]
 
 
-def test_a_failed_run_is_tried_again(tmp_path: Path) -> None:
+def test_a_failed_run_is_tried_again(tmp_path):
     path = tmp_path / "runs.jsonl"
     RunLog(path, SETUP).add(record("plain", 1, error="no"))
     assert not RunLog(path, SETUP).has("plain", 1, 0)
 
 
-def test_another_setup_is_refused_by_what_differs(tmp_path: Path) -> None:
+def test_another_setup_is_refused_by_what_differs(tmp_path):
     path = tmp_path / "runs.jsonl"
     RunLog(path, SETUP).add(record("plain", 1, turn([1, 2])))
     with pytest.raises(ResumeMismatch, match="threads was 1, is 2"):
         RunLog(path, msgspec.structs.replace(SETUP, threads=2))
 
 
-def test_the_day_does_not_matter(tmp_path: Path) -> None:
+def test_the_day_does_not_matter(tmp_path):
     path = tmp_path / "runs.jsonl"
     RunLog(path, SETUP).add(record("plain", 1, turn([1, 2])))
     assert RunLog(path, msgspec.structs.replace(SETUP, day="2027-01-01")).has("plain", 1, 0)
 
 
-def test_a_foreign_line_is_refused_with_its_number(tmp_path: Path) -> None:
+def test_a_foreign_line_is_refused_with_its_number(tmp_path):
     path = tmp_path / "runs.jsonl"
     path.write_bytes(b'{"a": 1}\n')
     with pytest.raises(InputError, match="line 1"):
         RunLog(path, SETUP)
 
 
-def test_a_published_command_names_no_folder() -> None:
+def test_a_published_command_names_no_folder():
     words = ["/home/me/t.gguf", "--out=/home/me/r/x.json", "--modes", "margin/gap=1+strict", "a b"]
     assert published("pyspec", words) == (
         "pyspec t.gguf --out=x.json --modes margin/gap=1+strict 'a b'"
     )
 
 
-def test_a_run_after_another_is_of_the_same_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_after_another_is_of_the_same_commit(tmp_path, monkeypatch):
     """New results change no code; anything else that git knows does, and what it does not know is nobody's."""
 
-    def git(*words: str) -> str:
+    def git(*words):
         who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
         return subprocess.check_output(["git", "-C", str(tmp_path), *who, *words], text=True)
 

@@ -1,17 +1,13 @@
 """Pages, their pictures, and results.json."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import msgspec
 import pytest
 from helpers.making import SETUP, record, turn
-from measure.records import Difference, RunRecord
+from measure.records import Difference
 from measure.report import SHOWN, Results, collect, gather, page, save_page
 
 
-def results_records() -> list[RunRecord]:
+def results_records():
     return [
         record("plain", 1, turn([1, 2, 3], 2.0), exact=True),
         record("slow", 1, turn([1, 2, 3], 4.0)),
@@ -19,21 +15,21 @@ def results_records() -> list[RunRecord]:
     ]
 
 
-def results(title: str = "Bench") -> Results:
+def results(title="Bench"):
     found = [Difference("server", 1, 0, 2, 3, 4, 0.01)]
     return collect(
         results_records(), found, title=title, command="pyspec bench", notes=["server is skipped"],
     )  # fmt: skip
 
 
-def test_the_page_says_everything() -> None:
+def test_the_page_says_everything():
     text = page(results(), ["speed-up.svg"])
     for part in ("| slow | 0.50 | 0.50 | 0.50 |", "it broke", "server is skipped", "0.010 nats",
                  "`pyspec bench`", "t.gguf", "sha256 ab", "![speed-up](speed-up.svg)"):  # fmt: skip
         assert part in text
 
 
-def test_own_ways_are_set_against_peers() -> None:
+def test_own_ways_are_set_against_peers():
     records = [
         record("plain", 1, turn([1, 2, 3], 2.0)),
         record("strict", 1, turn([1, 2, 3], 1.0)),
@@ -45,13 +41,13 @@ def test_own_ways_are_set_against_peers() -> None:
     assert "Against" not in page(results())
 
 
-def test_results_come_back_from_their_file(tmp_path: Path) -> None:
+def test_results_come_back_from_their_file(tmp_path):
     save_page(results(), tmp_path)
     saved = msgspec.json.decode((tmp_path / "results.json").read_bytes(), type=Results)
     assert saved == results()
 
 
-def test_only_the_first_differences_are_kept() -> None:
+def test_only_the_first_differences_are_kept():
     found = [Difference("server", i, 0, 2, 3, 4, 0.01) for i in range(50)]
     kept = collect(results_records(), found, title="t", command="c")
     assert (len(kept.differences), kept.differing) == (50, 50)
@@ -59,7 +55,7 @@ def test_only_the_first_differences_are_kept() -> None:
     assert "part from it: 50" in page(kept)
 
 
-def at(temperature: float, *, exact: bool, found: int = 0) -> str:
+def at(temperature, *, exact, found=0):
     records = [
         record(who, q, turn([1, 2, 3]), exact=exact) for who in ("plain", "strict") for q in (1, 2)
     ]
@@ -69,7 +65,7 @@ def at(temperature: float, *, exact: bool, found: int = 0) -> str:
     return page(collect(records, parted, title="t", command="c"))
 
 
-def test_a_page_says_what_was_compared() -> None:
+def test_a_page_says_what_was_compared():
     assert "All were equal" in at(0.0, exact=True)
     assert "Nothing was compared" in at(0.8, exact=False)
     assert "equal" not in at(0.8, exact=False).partition("## Equality")[2].partition("Nothing")[2]
@@ -78,7 +74,7 @@ def test_a_page_says_what_was_compared() -> None:
     assert "Greedy" not in at(0.8, exact=True)
 
 
-def test_what_rounding_made_again_is_counted() -> None:
+def test_what_rounding_made_again_is_counted():
     """Of our own answers; a peer's rounds are not known."""
     ours = [Difference("strict", i, 0, 2, 3, 4, 0.5, rounding=True) for i in range(3)]
     theirs = Difference("server", 1, 0, 2, 3, 5, 0.5)
@@ -87,7 +83,7 @@ def test_what_rounding_made_again_is_counted() -> None:
     assert "part from it: 4" in text
 
 
-def test_pictures_can_be_drawn_from_the_file(tmp_path: Path) -> None:
+def test_pictures_can_be_drawn_from_the_file(tmp_path):
     counts = {"rounds": 4, "accepted_by_position": [3, 1]}
     records = [
         record("plain", 1, turn([1, 2])),
@@ -109,7 +105,7 @@ def test_pictures_can_be_drawn_from_the_file(tmp_path: Path) -> None:
         (9, "", "1 threads, 9 layers on a GPU"),  # records of earlier versions
     ],
 )
-def test_the_page_names_the_device(layers: int, devices: str, says: str) -> None:
+def test_the_page_names_the_device(layers, devices, says):
     setup = msgspec.structs.replace(
         SETUP, gpu_layers=layers, devices=devices, engine="tensor_split [3.0, 1.0]"
     )

@@ -1,10 +1,6 @@
 """llama-server's answers, from a server made for the test."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from measure.contenders import Files, Server
@@ -37,7 +33,7 @@ HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path):
     program = tmp_path / "llama-server"
     program.write_text(PROGRAM.format(python=sys.executable))
     program.chmod(0o755)
@@ -46,14 +42,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
     peer.close()
 
 
-def test_tokens_are_joined_and_timed_by_the_servers_clock(server: Server) -> None:
+def test_tokens_are_joined_and_timed_by_the_servers_clock(server):
     turn = server.answer([1, 2], 8, Options())
     assert turn.tokens == [1, 7, 8]
     assert (turn.decode_s, turn.finish) == (0.5, "stop")
     assert turn.speculation == {"rounds": 1, "verified": 4, "accepted": 2}
 
 
-def test_the_prompt_cache_is_used_between_turns_only(server: Server) -> None:
+def test_the_prompt_cache_is_used_between_turns_only(server):
     """The server here answers 1 where the cache was off."""
     server.forget()
     assert [server.answer([1], 8, Options()).tokens[0] for _ in range(2)] == [1, 0]
@@ -61,11 +57,11 @@ def test_the_prompt_cache_is_used_between_turns_only(server: Server) -> None:
     assert server.answer([1], 8, Options()).tokens[0] == 1
 
 
-def test_a_refusal_is_an_error_with_its_text(server: Server) -> None:
+def test_a_refusal_is_an_error_with_its_text(server):
     with pytest.raises(EngineError, match="400: too long"):
         server.answer([9], 8, Options())
 
 
-def test_close_ends_the_process(server: Server) -> None:
+def test_close_ends_the_process(server):
     server.close()
     assert server._process._process.poll() is not None

@@ -1,7 +1,5 @@
 """A policy played on texts, as the engine plays it."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -9,47 +7,47 @@ from helpers.making import FLAT, synthetic
 from measure.simulate import Costs, Player, Times, fixed_speed, load_rounds, save_rounds
 
 from pyspec.draft.simple import FixedPolicy
-from pyspec.draft.types import Place, Plan
+from pyspec.draft.types import Place
 
 
 class Diary(FixedPolicy):
     """Writes down what it is asked."""
 
-    def __init__(self, k: int) -> None:
+    def __init__(self, k):
         super().__init__(k)
         self.calls: list[str] = []
         self.places: list[Place] = []
 
-    def plan(self, places) -> Plan:
+    def plan(self, places):
         self.calls.append("plan")
         self.places += places
         return super().plan(places)
 
-    def choose(self, drafts) -> list[int]:
+    def choose(self, drafts):
         self.calls.append("choose")
         return super().choose(drafts)
 
-    def observe(self, outcome) -> None:
+    def observe(self, outcome):
         self.calls.append("observe")
         super().observe(outcome)
 
-    def watch(self, n_seq, t_verify, t_round, depth) -> None:
+    def watch(self, n_seq, t_verify, t_round, depth):
         self.calls.append("watch")
         super().watch(n_seq, t_verify, t_round, depth)
 
-    def begin_answer(self) -> None:
+    def begin_answer(self):
         self.calls.append("begin")
         super().begin_answer()
 
 
-def test_calls_come_in_the_loops_order() -> None:
+def test_calls_come_in_the_loops_order():
     diary = Diary(2)
     Player(diary, FLAT).play(synthetic(0.5, n=2))
     assert diary.calls[:5] == ["begin", "watch", "plan", "choose", "observe"]
     assert diary.calls.count("begin") == 2
 
 
-def test_the_lag_is_the_prompt_at_first_and_one_token_after_full_acceptance() -> None:
+def test_the_lag_is_the_prompt_at_first_and_one_token_after_full_acceptance():
     """As the engine's KV has it: ten tokens of prompt, the last one aside, and the first round's token."""
     diary = Diary(2)
     Player(diary, FLAT).play(synthetic(0.98))
@@ -58,7 +56,7 @@ def test_the_lag_is_the_prompt_at_first_and_one_token_after_full_acceptance() ->
     assert diary.places[0].left == 59
 
 
-def test_a_draft_that_reads_states_reads_accepted_tokens_again() -> None:
+def test_a_draft_that_reads_states_reads_accepted_tokens_again():
     """Its lag is what was accepted in the round before, and of a prompt no more than its window."""
     diary = Diary(2)
     (text,) = synthetic(0.8, window=4)
@@ -69,14 +67,14 @@ def test_a_draft_that_reads_states_reads_accepted_tokens_again() -> None:
     assert {0, 1, 2} == set(moves)
 
 
-def test_what_is_drafted_and_not_verified_is_kept() -> None:
+def test_what_is_drafted_and_not_verified_is_kept():
     """Five drafted and one verified of a draft that is right: three go on, and two steps make the next draft."""
 
     class Cautious(Diary):
-        def choose(self, drafts) -> list[int]:
+        def choose(self, drafts):
             return [min(1, n) for n in super().choose(drafts)]
 
-        def observe(self, outcome) -> None:
+        def observe(self, outcome):
             steps.append(outcome.draft_steps)
             super().observe(outcome)
 
@@ -89,7 +87,7 @@ def test_what_is_drafted_and_not_verified_is_kept() -> None:
 
 
 @pytest.mark.parametrize("window", [0, 8])
-def test_a_fixed_policy_is_as_fast_as_the_closed_form_says(window: int) -> None:
+def test_a_fixed_policy_is_as_fast_as_the_closed_form_says(window):
     texts = synthetic(0.7, n=3, window=window)
     costs = Costs(FLAT.target, Times({1: 1.0, 16: 12.0}), FLAT.companion)
     for k in (0, 1, 4):
@@ -98,12 +96,12 @@ def test_a_fixed_policy_is_as_fast_as_the_closed_form_says(window: int) -> None:
         )
 
 
-def test_times_go_on_behind_their_last_point() -> None:
+def test_times_go_on_behind_their_last_point():
     times = Times({1: 1.0, 8: 2.0, 16: 4.0})
     assert [times(n) for n in (0, 1, 12, 16, 20)] == pytest.approx([0.0, 1.0, 3.0, 4.0, 5.0])
 
 
-def test_recorded_rounds_are_played_from_their_file(tmp_path) -> None:
+def test_recorded_rounds_are_played_from_their_file(tmp_path):
     text = synthetic(0.8, 24)[0]
     path = tmp_path / "rounds.gz"
     save_rounds(path, [text])

@@ -1,7 +1,5 @@
 """Modes as strings."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -11,23 +9,23 @@ from pyspec.errors import OptionError
 from pyspec.sampling.verification import Margin, Strict
 
 
-def test_plain_does_not_speculate() -> None:
+def test_plain_does_not_speculate():
     assert parse_mode("plain").speculation.enabled is False
 
 
-def test_parts_may_stand_in_any_order() -> None:
+def test_parts_may_stand_in_any_order():
     one, two = parse_mode("fixed:4+strict+model"), parse_mode("model+strict+fixed:4")
     assert (one.rule, one.length, one.drafting) == (two.rule, two.length, two.drafting)
     assert (one.rule, one.length, one.drafting) == (Strict(), "fixed:4", "model")
 
 
-def test_margin_takes_its_limits() -> None:
+def test_margin_takes_its_limits():
     mode = parse_mode("margin/gap=inf/theta=0.84/budget=8")
     assert mode.rule == Margin(0.84, math.inf, 8.0)
 
 
 @pytest.mark.parametrize(("text", "exact"), [("plain", True), ("strict", True), ("margin", False)])
-def test_exact_modes_are_those_without_an_open_gate(text: str, exact: bool) -> None:
+def test_exact_modes_are_those_without_an_open_gate(text, exact):
     assert parse_mode(text).exact is exact
 
 
@@ -36,6 +34,6 @@ def test_exact_modes_are_those_without_an_open_gate(text: str, exact: bool) -> N
     ["", "fast", "fixed:x", "margin/gap=a", "margin/speed=2", "strict/gap=1", "plain,plain",
      "margin/theta=2", "fixed:4+", "plain+strict", "margin+block"],
 )  # fmt: skip
-def test_nonsense_is_an_option_error(text: str) -> None:
+def test_nonsense_is_an_option_error(text):
     with pytest.raises(OptionError):
         parse_modes(text)

@@ -1,7 +1,5 @@
 """Variants of answering side by side: texts are what each would give alone."""
 
-from __future__ import annotations
-
 import math
 from contextlib import closing
 
@@ -18,7 +16,7 @@ GREEDY = Sampling(temperature=0.0, seed=1)
 
 @pytest.fixture
 def answers(tiny_target, tiny_draft):
-    def run(variants: str, sampling: Sampling = GREEDY, drafting: str = "", **rates: float) -> dict:
+    def run(variants, sampling=GREEDY, drafting="", **rates):
         named = parse_variants(variants)
         word = drafting or f"lookup+{tiny_draft}"
         with closing(
@@ -121,7 +119,6 @@ def test_random_deviates_as_often_as_it_is_told_and_drafts_nothing(answers):
 
 
 def test_thin_relaxes_less(answers):
-    """Where z1 and z2 are far apart the runner-up is hardly ever taken."""
     found = answers("margin/theta=0/gap=inf+fixed:4,margin/theta=0/gap=inf+thin+fixed:4")
     all_, thin = (turn.speculation["relaxed"] for turn in found.values())
     assert thin < all_
@@ -151,13 +148,11 @@ HOT = Sampling(temperature=2.0, top_k=0, seed=3)
 
 
 def test_sampled_answers_draw_the_same_numbers_whatever_is_drafted(answers):
-    """So strict and a closed gate say what plain says, and pairs differ by the rule alone."""
     found = answers("plain,strict+fixed:1,strict+fixed:4,margin/theta=1+fixed:4", HOT)
     assert len({tuple(turn.tokens) for turn in found.values()}) == 1
 
 
 def test_apart_draws_llama_cpps_numbers(answers):
-    """Another text than coupled noise draws, the same at any length; so drawn drafts can be set against greedy ones."""
     found = answers("strict+fixed:4,strict+fixed:4+apart,strict+fixed:1+apart,plain", HOT)
     coupled, apart, shorter, plain = (turn.tokens for turn in found.values())
     assert coupled == plain
@@ -178,7 +173,6 @@ def test_what_a_random_variant_swaps_is_what_the_target_drew(answers, monkeypatc
 
 
 def test_every_relaxed_token_stood_at_an_open_gate(answers):
-    """Counted with the noise that the rule judges by, also above temperature 0."""
     wide, narrow = (f"margin/theta=0/gap={gap}+fixed:4" for gap in ("inf", "0.2"))
     found = answers(f"{wide},{narrow}", HOT)
     for turn in found.values():

@@ -1,7 +1,5 @@
 """A target small enough to write text in a second, prompts for it, and what it wrote."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """An EAGLE-3 head from a recording to a GGUF, and llama.cpp's opinion of it."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 
@@ -131,7 +129,6 @@ def test_f32_file_holds_the_trained_weights(head, checkpoint, tiny_target, tmp_p
 
 
 def test_rollout_is_drafting_step_by_step(head, recording):
-    """Step 3 at a position equals true states up to two before it, then twice the head's own output."""
     rows = Recording(recording).sequence(2)
     tokens = torch.from_numpy(rows["token"].astype(np.int64))[None]
     features = torch.from_numpy(rows["features"].astype(np.float32))[None]
@@ -214,7 +211,6 @@ def test_training_lowers_the_loss(tiny_target, recording, tmp_path):
 
 
 def test_recordings_without_layers_are_refused(tiny_target, recording, tmp_path):
-    """Text written without --layers cannot teach a head, and the sentence says what to do."""
     corpus = Corpus([recording], 448)
     corpus.recordings[0].meta = type(corpus.meta)("", 64, VOCAB, 16)
     shape = eagle3.Eagle3Shape(VOCAB, **SIZES, draft_vocab=8, target_layers=(0, 1, 2))

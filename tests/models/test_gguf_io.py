@@ -1,7 +1,5 @@
 """Q4_0 with compensation: exact bytes, and a smaller error where it counts."""
 
-from __future__ import annotations
-
 import gguf
 import numpy as np
 

@@ -1,7 +1,5 @@
 """The mixture of prompts: stable, weighted, and free of the bench."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Recordings: what is appended comes back, what a crash leaves is cut, damage is named."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

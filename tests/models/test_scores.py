@@ -1,7 +1,5 @@
 """Counting: strict and margin agreement, accepted lengths, steps, scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

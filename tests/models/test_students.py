@@ -1,7 +1,5 @@
 """From a recording to a GGUF: training, resuming, exporting, and llama.cpp's opinion of it."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np
@@ -91,7 +89,6 @@ def test_f32_file_holds_the_trained_weights(plain_run, tiny_target, recording, t
 
 
 def test_mask_of_step_two():
-    """At step 2 a row sees true-state keys before it and, of its own step, itself."""
     wanted = [[0, 0, 0, 1, 0, 0], [1, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 1]]
     assert rollout_mask(3, 2).int().tolist() == wanted
 

@@ -1,7 +1,5 @@
 """Shards of written text: what is kept, and that computing it again gives what was recorded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from click.testing import CliRunner

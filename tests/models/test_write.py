@@ -1,7 +1,5 @@
 """The write step against a tiny target: what is recorded is what llama.cpp says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
