@@ -1,7 +1,5 @@
 """The conversation: prompts that fit, what is kept of an answer, and the model over llama.cpp that answers."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.fake_chat import END, FakeModel
 from hypothesis import given
@@ -14,11 +12,11 @@ from pyspec.text.parts import AnswerPart, Piece, Source, Token
 from pyspec.text.result import Result, result_of
 
 
-def token(char: str) -> Token:
+def token(char):
     return Token(ord(char), Source.TARGET, 0.0, ord(char))
 
 
-def conversation(*sizes: int) -> Conversation:
+def conversation(*sizes):
     """Exchanges whose questions have these many characters, with answers of one; the last open."""
     made = [Exchange("q" * size, Result(text="a", tokens=(token("a"),))) for size in sizes]
     made[-1].answer = None
@@ -37,13 +35,12 @@ def conversation(*sizes: int) -> Conversation:
         ("context", 9, True, "stopped inside its reasoning: the context of 64 tokens is full; wider"),
     ],
 )  # fmt: skip
-def test_why_an_answer_was_cut_is_said(reason: str, most: int, cut: bool, says: str) -> None:
-    """With what to do about it; of one that ended by itself nothing."""
+def test_why_an_answer_was_cut_is_said(reason, most, cut, says):
     answer = Result(finish_reason=reason, reasoning_cut=cut)
     assert why_cut(answer, most, 64, "longer", "wider") == says
 
 
-def test_messages_carry_the_generated_tokens() -> None:
+def test_messages_carry_the_generated_tokens():
     said = Conversation(None, [Exchange("hi", Result(text="ab", tokens=(token("a"), token("b"))))])
     assert said.messages() == [
         {"role": "user", "content": "hi"},
@@ -51,12 +48,11 @@ def test_messages_carry_the_generated_tokens() -> None:
     ]
 
 
-def test_an_empty_system_text_is_a_system_turn() -> None:
+def test_an_empty_system_text_is_a_system_turn():
     assert Conversation("").messages() == [{"role": "system", "content": ""}]
 
 
-def test_nothing_is_dropped_while_there_is_room() -> None:
-    """Seven eighths may be full."""
+def test_nothing_is_dropped_while_there_is_room():
     talk = conversation(5, 5)
     prompt, dropped = fit(talk, FakeModel([]).prompt, 1000, trim=True)
     assert dropped == 0
@@ -64,7 +60,7 @@ def test_nothing_is_dropped_while_there_is_room() -> None:
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(40, 300))
-def test_trimming_keeps_system_and_question(sizes: list[int], n_ctx: int) -> None:
+def test_trimming_keeps_system_and_question(sizes, n_ctx):
     talk = conversation(*sizes)
     whole, encode = list(talk.exchanges), FakeModel([]).prompt
     try:
@@ -81,7 +77,7 @@ def test_trimming_keeps_system_and_question(sizes: list[int], n_ctx: int) -> Non
     assert len(prompt) < n_ctx
 
 
-def test_without_trimming_the_overflow_is_raised() -> None:
+def test_without_trimming_the_overflow_is_raised():
     talk = conversation(50, 50)
     with pytest.raises(ContextOverflow) as caught:
         fit(talk, FakeModel([]).prompt, 60, trim=False)
@@ -89,19 +85,18 @@ def test_without_trimming_the_overflow_is_raised() -> None:
     assert len(talk.exchanges) == 2
 
 
-def test_spoken_leaves_the_end_out() -> None:
+def test_spoken_leaves_the_end_out():
     said = (token("a"), token("b"))
     assert spoken([*said, Token(END, Source.TARGET, 0.0, END)], "ab", FakeModel([]).piece) == said
 
 
-def test_spoken_leaves_a_stop_string_out() -> None:
+def test_spoken_leaves_a_stop_string_out():
     """Tokens behind the shown text do not come back in the next prompt."""
     tokens = [token(char) for char in "hi\nUser:"]
     assert spoken(tokens, "hi", FakeModel([]).piece) == (token("h"), token("i"))
 
 
-def test_reasoning_goes_into_the_next_prompt_as_the_template_has_it() -> None:
-    """As a field of the turn, with all tokens of the answer."""
+def test_reasoning_goes_into_the_next_prompt_as_the_template_has_it():
     tokens = [Token(ord(c), Source.TARGET, 0.0, ord(c)) for c in "<t>Yes"]
     pieces = [
         Piece(tuple(tokens[:3]), parts=[AnswerPart("reasoning", "Hm")]),

@@ -1,13 +1,9 @@
 """Saved conversations: what is written comes back, and what others wrote is not believed."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.fake_chat import FakeModel
@@ -28,33 +24,33 @@ TALK = Conversation("be kind", [ANSWERED])
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
+def saved(tmp_path):
     path = tmp_path / "talk.json"
     files.save(path, TALK, {"top_k": "7"}, MODEL.target())
     return path
 
 
-def edited(path: Path, change: dict[str, Any]) -> Path:
+def edited(path, change):
     content = json.loads(path.read_text())
     content["messages"][-1].update(change)
     path.write_text(json.dumps(content))
     return path
 
 
-def test_round_trip(saved: Path) -> None:
+def test_round_trip(saved):
     """Messages, seed and settings come back; tokens, which earlier versions wrote too, stay out of prompts."""
     read = files.load(edited(saved, {"tokens": [[2, 0, 0.0, 2]]}))
     assert files.restore(read) == TALK
     assert (read.settings, read.model.name) == ({"top_k": "7"}, "fake")
 
 
-def test_only_the_owner_reads_it(saved: Path) -> None:
+def test_only_the_owner_reads_it(saved):
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
 
 
-def test_a_failed_write_leaves_the_old_file(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file(saved, monkeypatch):
 
-    def refuse(*_paths: object) -> None:
+    def refuse(*_paths):
         raise OSError(28, "No space left on device")
 
     before = saved.read_bytes()
@@ -65,7 +61,7 @@ def test_a_failed_write_leaves_the_old_file(saved: Path, monkeypatch: pytest.Mon
     assert list(saved.parent.iterdir()) == [saved]
 
 
-def test_other_files_are_not_replaced(tmp_path: Path) -> None:
+def test_other_files_are_not_replaced(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("dear diary")
     with pytest.raises(InputError, match="is not a saved chat"):
@@ -73,17 +69,17 @@ def test_other_files_are_not_replaced(tmp_path: Path) -> None:
     assert path.read_text() == "dear diary"
 
 
-def test_saved_chats_are_replaced(saved: Path) -> None:
+def test_saved_chats_are_replaced(saved):
     files.save(saved, Conversation(), {}, MODEL.target())
     assert files.load(saved).messages == []
 
 
-def test_turns_alternate(saved: Path) -> None:
+def test_turns_alternate(saved):
     with pytest.raises(InputError, match="message 3 is a system turn"):
         files.restore(files.load(edited(saved, {"role": "system"})))
 
 
-def test_an_open_question_is_left_out(saved: Path) -> None:
+def test_an_open_question_is_left_out(saved):
     content = json.loads(saved.read_text())
     del content["messages"][-1]
     saved.write_text(json.dumps(content))
@@ -102,7 +98,7 @@ def test_an_open_question_is_left_out(saved: Path) -> None:
         STRANGE,
     ],
 )
-def test_what_is_no_saved_chat_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_what_is_no_saved_chat_is_refused(tmp_path, data):
     path = tmp_path / "talk.json"
     path.write_bytes(data)
     with pytest.raises(InputError, match="is not a saved chat"):
@@ -120,9 +116,7 @@ def test_what_is_no_saved_chat_is_refused(tmp_path: Path, data: bytes) -> None:
         (lambda path: path.write_bytes(b"x" * (files.MAX_TEXT + 1)) and None, InputTooLong, "larger"),
     ],
 )  # fmt: skip
-def test_texts_that_cannot_be_read_are_refused(
-    tmp_path: Path, make: Callable[[Path], Path | None], error: type[Exception], says: str
-) -> None:
+def test_texts_that_cannot_be_read_are_refused(tmp_path, make, error, says):
     """Nothing hangs on a FIFO or reads a device for ever; the place of the first wrong byte is named."""
     path = make(tmp_path / "text") or tmp_path / "text"
     with pytest.raises(error, match=says):
@@ -130,7 +124,7 @@ def test_texts_that_cannot_be_read_are_refused(
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300, "y" * 255, "x/" * 3000])
-def test_names_that_cannot_be_are_one_sentence(name: str, tmp_path: Path) -> None:
+def test_names_that_cannot_be_are_one_sentence(name, tmp_path):
     """They ended the chat; a longest name has room for no temporary name beside it."""
     path = tmp_path / name
     for act in (

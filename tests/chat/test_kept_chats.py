@@ -1,9 +1,5 @@
 """Chats that are kept: listed, opened, forgotten; and answers that go on."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from helpers.fake_chat import QUIET, FakeModel, session, talk
 
@@ -14,12 +10,12 @@ from pyspec.errors import InputError
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("PYSPEC_CHATS", str(tmp_path))
     return tmp_path
 
 
-def keep(question: str) -> Path:
+def keep(question):
     chat, _ = talk(FakeModel(["fine"]), QUIET)
     chat.log = files.new_path()
     chat.send(question)
@@ -27,7 +23,7 @@ def keep(question: str) -> Path:
     return chat.log
 
 
-def test_chats_are_listed_newest_first_with_their_folder(folder: Path) -> None:
+def test_chats_are_listed_newest_first_with_their_folder(folder):
     keep("how are you?")
     keep("and\nyou?")
     chat, text = talk(FakeModel(["x"]), QUIET)
@@ -39,8 +35,7 @@ def test_chats_are_listed_newest_first_with_their_folder(folder: Path) -> None:
     assert str(folder) in where
 
 
-def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder: Path) -> None:
-    """As after `pyspec chat --continue`."""
+def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder):
     older, _ = keep("first"), keep("second")
     chat, _ = talk(FakeModel(["more"]), QUIET)
     chat.log = files.new_path()
@@ -52,7 +47,7 @@ def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder: Path) -> 
         execute(chat, "/chats 3")
 
 
-def test_saving_names_another_file_for_what_it_is(tmp_path: Path) -> None:
+def test_saving_names_another_file_for_what_it_is(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("dear diary")
     chat, _ = talk(FakeModel(["x"]), QUIET)
@@ -60,7 +55,7 @@ def test_saving_names_another_file_for_what_it_is(tmp_path: Path) -> None:
         execute(chat, f"/save {path}")
 
 
-def test_a_chat_is_forgotten_and_not_kept_any_more(folder: Path) -> None:
+def test_a_chat_is_forgotten_and_not_kept_any_more(folder):
     other = keep("other")
     chat, _ = talk(FakeModel(["x"]), QUIET)
     chat.log = files.new_path()
@@ -70,7 +65,7 @@ def test_a_chat_is_forgotten_and_not_kept_any_more(folder: Path) -> None:
     assert list(folder.iterdir()) == [other]
 
 
-def test_all_are_forgotten_if_the_user_agrees(folder: Path) -> None:
+def test_all_are_forgotten_if_the_user_agrees(folder):
     keep("one")
     chat, _ = talk(FakeModel(["x"]), QUIET)
     chat.confirm = lambda _: False
@@ -81,7 +76,7 @@ def test_all_are_forgotten_if_the_user_agrees(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_an_answer_that_was_cut_goes_on() -> None:
+def test_an_answer_that_was_cut_goes_on():
     model = FakeModel(["one", " two"], finish="length")
     _, text = session(model, "hi\n/continue\n")
     assert text == "one\n two\n"
@@ -89,19 +84,17 @@ def test_an_answer_that_was_cut_goes_on() -> None:
     chat.send("hi")
     chat.go_on()
     (exchange,) = chat.conversation.exchanges
-    assert exchange.answer is not None
     assert exchange.answer.text == "one two"
     assert len(exchange.answer.tokens) == 7
     assert "".join(map(chr, model.asked[1].prompt[-3:])) == "one"
 
 
-def test_an_answer_that_ended_does_not_go_on() -> None:
+def test_an_answer_that_ended_does_not_go_on():
     _, text = session(FakeModel(["one"]), "hi\n/continue\n")
     assert "the last answer ended by itself" in text
 
 
-def test_set_shows_the_usual_settings_and_all_of_them() -> None:
-    """The margin's and the samplers' rarer ones only where asked for."""
+def test_set_shows_the_usual_settings_and_all_of_them():
     chat, text = talk(FakeModel(["x"]), QUIET)
     execute(chat, "/set")
     few = text.getvalue().splitlines()

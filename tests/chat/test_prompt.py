@@ -1,17 +1,11 @@
 """Entries: messages of many lines, commands, bytes from a pipe, completion."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from io import BytesIO
-from pathlib import Path
 
 import pytest
 from prompt_toolkit.application import create_app_session
-from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
-from prompt_toolkit.input.base import PipeInput
 from prompt_toolkit.input.defaults import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
@@ -27,7 +21,7 @@ from pyspec.chat.prompt import (
 from pyspec.errors import InputEncoding, InputTooLong
 
 
-def entries(data: bytes) -> list[TypedText]:
+def entries(data):
     return list(script_entries(BytesIO(data)))
 
 
@@ -44,7 +38,7 @@ def entries(data: bytes) -> list[TypedText]:
         ('say """', False),
     ],
 )
-def test_is_open(text: str, open_: bool) -> None:
+def test_is_open(text, open_):
     assert is_open(text) is open_
 
 
@@ -59,7 +53,7 @@ def test_is_open(text: str, open_: bool) -> None:
         ('"""never closed', TypedText("never closed", literal=True)),
     ],
 )
-def test_entry(text: str, made: TypedText) -> None:
+def test_entry(text, made):
     assert typed(text) == made
 
 
@@ -74,12 +68,12 @@ def test_entry(text: str, made: TypedText) -> None:
         (TypedText("/system Be brief.\nBe kind."), True),
     ],
 )
-def test_what_is_a_command(entry: TypedText, is_command: bool) -> None:
+def test_what_is_a_command(entry, is_command):
     """A pasted text may begin with what looks like one, and only /system takes several lines."""
     assert entry.is_command is is_command
 
 
-def test_lines_of_a_pipe() -> None:
+def test_lines_of_a_pipe():
     assert entries(b"\xef\xbb\xbfone\r\n\n  \ntwo\\\nthree\nfour") == [
         TypedText("one"),
         TypedText("two\nthree"),
@@ -87,31 +81,31 @@ def test_lines_of_a_pipe() -> None:
     ]
 
 
-def test_an_entry_may_end_with_the_pipe() -> None:
+def test_an_entry_may_end_with_the_pipe():
     assert entries(b'"""one\ntwo') == [TypedText("one\ntwo", literal=True)]
 
 
-def test_nul_and_control_bytes_pass() -> None:
+def test_nul_and_control_bytes_pass():
     assert entries(b"a\x00b\x1bc\n") == [TypedText("a\x00b\x1bc")]
 
 
-def test_bytes_that_are_not_utf8_are_named() -> None:
+def test_bytes_that_are_not_utf8_are_named():
     with pytest.raises(InputEncoding, match="line 2 of stdin is not UTF-8 at byte 1"):
         entries(b"one\nt\xe9\n")
 
 
-def test_long_lines_are_refused() -> None:
+def test_long_lines_are_refused():
     assert next(script_entries(BytesIO(b"1234\r\n"), limit=4)) == TypedText("1234")
     with pytest.raises(InputTooLong, match="line 1"):
         next(script_entries(BytesIO(b"12345\n"), limit=4))
 
 
-def completed(text: str) -> list[str]:
+def completed(text):
     found = CommandCompleter().get_completions(Document(text), CompleteEvent())
     return [completion.text for completion in found]
 
 
-def test_commands_are_completed() -> None:
+def test_commands_are_completed():
     assert completed("/re") == ["regen", "read"]
     assert completed("/set sta") == ["stats"]
     assert completed("/set te") == ["temperature"]
@@ -119,14 +113,12 @@ def test_commands_are_completed() -> None:
     assert completed("/nothing x") == []
 
 
-def test_file_names_are_completed(tmp_path: Path) -> None:
+def test_file_names_are_completed(tmp_path):
     (tmp_path / "notes.txt").touch()
     assert completed(f"/read {tmp_path}/no") == ["tes.txt"]
 
 
-def test_history_is_private_and_can_be_switched_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_history_is_private_and_can_be_switched_off(tmp_path, monkeypatch):
     path = tmp_path / "deep" / "history"
     monkeypatch.setenv(prompt.HISTORY, str(path))
     prompt._history().append_string("hi")
@@ -137,9 +129,7 @@ def test_history_is_private_and_can_be_switched_off(
     assert "secret" not in path.read_text()
 
 
-def test_a_folder_that_refuses_is_no_reason_not_to_talk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_refuses_is_no_reason_not_to_talk(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv(prompt.HISTORY, str(tmp_path / "file" / "history"))
     history = prompt._history()
@@ -148,29 +138,29 @@ def test_a_folder_that_refuses_is_no_reason_not_to_talk(
 
 
 @pytest.fixture
-def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeInput]:
+def keys(monkeypatch):
     monkeypatch.setenv(prompt.HISTORY, "")
     with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
         yield pipe
 
 
-def test_enter_goes_on_in_an_open_entry(keys: PipeInput) -> None:
+def test_enter_goes_on_in_an_open_entry(keys):
     keys.send_text('"""one\rtwo"""\r')
     assert TerminalReader().read() == TypedText("one\ntwo", literal=True)
 
 
-def test_pasted_lines_are_one_entry(keys: PipeInput) -> None:
+def test_pasted_lines_are_one_entry(keys):
     keys.send_text("\x1b[200~one\ntwo\x1b[201~\r")
     assert TerminalReader().read() == TypedText("one\ntwo")
 
 
-def test_a_paste_without_brackets_is_one_entry(keys: PipeInput) -> None:
+def test_a_paste_without_brackets_is_one_entry(keys):
     """From a terminal that marks no paste: lines and tabs stay, and the last newline sends it."""
     keys.send_text("def f():\r\treturn 1\r\n/exit\r")
     assert TerminalReader().read() == TypedText("def f():\n\treturn 1\n\n/exit")
 
 
-def test_control_c_and_d(keys: PipeInput) -> None:
+def test_control_c_and_d(keys):
     reader = TerminalReader()
     keys.send_text("half a line\x03")
     with pytest.raises(KeyboardInterrupt):
@@ -180,9 +170,7 @@ def test_control_c_and_d(keys: PipeInput) -> None:
         reader.read()
 
 
-def test_control_g_opens_the_editor(
-    keys: PipeInput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_control_g_opens_the_editor(keys, tmp_path, monkeypatch):
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nprintf " and edited" >> "$1"\n')
     editor.chmod(0o755)
@@ -191,7 +179,7 @@ def test_control_g_opens_the_editor(
     keys.send_text("typed\x07")
     reader = TerminalReader()
 
-    def send(buffer: Buffer) -> None:
+    def send(buffer):
         if "edited" in buffer.text:
             keys.send_text("\r")
 

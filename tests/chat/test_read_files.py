@@ -1,16 +1,12 @@
 """Files that a chat reads, and paths that a terminal writes for dropped ones."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from helpers.fake_chat import FakeModel, session
 
 from pyspec.chat.commands import unquoted
 
 
-def test_read_goes_in_front_of_the_next_message(tmp_path: Path) -> None:
+def test_read_goes_in_front_of_the_next_message(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\n")
     model = FakeModel(["one"])
@@ -21,7 +17,7 @@ def test_read_goes_in_front_of_the_next_message(tmp_path: Path) -> None:
     assert bytes(model.asked[1].prompt).count(b"first") == 1
 
 
-def test_a_file_dropped_into_the_terminal_is_explained(tmp_path: Path) -> None:
+def test_a_file_dropped_into_the_terminal_is_explained(tmp_path):
     """A path is no command, and pictures are no text."""
     path = tmp_path / "notes.txt"
     path.write_text("x")
@@ -37,20 +33,19 @@ def test_a_file_dropped_into_the_terminal_is_explained(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "written", ["{}/My File's.txt", "{}/My\\ File\\'s.txt", '"{}/My File\'s.txt"']
 )
-def test_a_dropped_file_is_read_as_the_terminal_writes_it(tmp_path: Path, written: str) -> None:
+def test_a_dropped_file_is_read_as_the_terminal_writes_it(tmp_path, written):
     (tmp_path / "My File's.txt").write_text("x")
     _, text = session(FakeModel(["one"]), f"/read {written.format(tmp_path)}\n")
     assert text == f"1 character of {tmp_path}/My File's.txt will precede the next message\n"
 
 
-def test_a_dropped_file_with_spaces_is_explained(tmp_path: Path) -> None:
-    """Its path alone is no command, backslashes and all."""
+def test_a_dropped_file_with_spaces_is_explained(tmp_path):
     (tmp_path / "My File.txt").write_text("x")
     _, text = session(FakeModel(["one"]), f"{tmp_path}/My\\ File.txt\n")
     assert "that is the path of a file" in text
 
 
-def test_a_name_that_is_there_as_it_is_written_stays(tmp_path: Path) -> None:
+def test_a_name_that_is_there_as_it_is_written_stays(tmp_path):
     """Backslashes and quotes may be its own."""
     path = tmp_path / "a\\ 'b'.txt"
     path.write_text("x")

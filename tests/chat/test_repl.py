@@ -1,8 +1,6 @@
 """Ctrl-C and the end of input: what stops, what is kept, and the exit code."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -24,7 +22,7 @@ class Script:
     now: float = 100.0
     at: int = 0
 
-    def read(self) -> TypedText:
+    def read(self):
         while self.at < len(self.entries):
             entered = self.entries[self.at]
             self.at += 1
@@ -37,11 +35,9 @@ class Script:
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
-    def play_(
-        model: FakeModel, entries: Sequence[str | float | None], **kwargs: object
-    ) -> tuple[int, str]:
-        script = Script(entries, **kwargs)  # type: ignore[arg-type]
+def play(monkeypatch):
+    def play_(model, entries, **kwargs):
+        script = Script(entries, **kwargs)
         for module in (prompt_module, talk_module):
             monkeypatch.setattr(module, "monotonic", lambda: script.now)
         chat, text = talk(model, QUIET, guard=Guard(model).during)
@@ -59,19 +55,19 @@ class Guard:
     cancel: Callable[[], None] = field(default=lambda: None)
 
     @contextmanager
-    def during(self, cancel: Callable[[], None]) -> Iterator[list[int]]:
+    def during(self, cancel):
         original = self.model.cancel
-        self.model.cancel = lambda: (setattr(self.model, "cancel", original), cancel())  # type: ignore[method-assign]
+        self.model.cancel = lambda: (setattr(self.model, "cancel", original), cancel())
         try:
             yield []
         finally:
-            self.model.cancel = original  # type: ignore[method-assign]
+            self.model.cancel = original
 
 
 Play = Callable[..., tuple[int, str]]
 
 
-def test_ctrl_c_keeps_the_partial_answer(play: Play) -> None:
+def test_ctrl_c_keeps_the_partial_answer(play):
     model = FakeModel(["abcdef"], cancel_after=3)
     code, text = play(model, ["hi", 3.0, "and?"])
     assert code == 0
@@ -84,7 +80,7 @@ def test_ctrl_c_keeps_the_partial_answer(play: Play) -> None:
     ]
 
 
-def test_ctrl_c_before_a_word_takes_the_question_back(play: Play) -> None:
+def test_ctrl_c_before_a_word_takes_the_question_back(play):
     model = FakeModel(["abc"], finish="cancelled")
     model.answers = [""]
     code, text = play(model, ["hi", "new"])
@@ -93,41 +89,39 @@ def test_ctrl_c_before_a_word_takes_the_question_back(play: Play) -> None:
     assert model.asked[1].prompt == model.prompt([{"role": "user", "content": "new"}])
 
 
-def test_ctrl_c_at_the_prompt_says_how_to_leave(play: Play) -> None:
+def test_ctrl_c_at_the_prompt_says_how_to_leave(play):
     assert play(FakeModel(["one"]), [None, 3.0, None, "hi"]) == (
         0,
         "(Ctrl-D or /exit quits)\n(Ctrl-D or /exit quits)\none\n",
     )
 
 
-def test_ctrl_c_twice_leaves(play: Play) -> None:
+def test_ctrl_c_twice_leaves(play):
     assert play(FakeModel(["one"]), [None, 1.9, None, "hi"]) == (130, "(Ctrl-D or /exit quits)\n")
 
 
-def test_ctrl_c_in_an_answer_and_at_the_prompt_leaves(play: Play) -> None:
+def test_ctrl_c_in_an_answer_and_at_the_prompt_leaves(play):
     code, _ = play(FakeModel(["abc"], cancel_after=1), ["hi", 1.0, None, "more"])
     assert code == 130
 
 
-def test_scripts_end_with_the_first_ctrl_c(play: Play) -> None:
-    """Nobody is there to go on: at input or in an answer, 130."""
+def test_scripts_end_with_the_first_ctrl_c(play):
     assert play(FakeModel(["one"]), ["hi", None, "more"], interactive=False) == (130, "one\n")
     model = FakeModel(["abc"], cancel_after=1)
     code, text = play(model, ["hi", "more"], interactive=False)
     assert (code, text) == (130, "a\n(stopped; its text is kept)\n")
 
 
-def test_a_cancelled_regen_keeps_the_old_answer() -> None:
+def test_a_cancelled_regen_keeps_the_old_answer():
     model = FakeModel(["one"])
     chat, _ = talk(model, QUIET)
     chat.send("hi")
     model.answers, model.finish = [""], "cancelled"
     chat.regen()
-    assert chat.conversation.last_answer is not None
     assert chat.conversation.last_answer.text == "one"
 
 
-def test_a_cancelled_regen_keeps_what_the_old_answer_was_made_with() -> None:
+def test_a_cancelled_regen_keeps_what_the_old_answer_was_made_with():
     """Its seed, which the next try counts on from."""
     chat, _ = talk(model := FakeModel(["one"]), ChatSettings(stats="off", seed=7))
     chat.send("hi")
@@ -137,6 +131,6 @@ def test_a_cancelled_regen_keeps_what_the_old_answer_was_made_with() -> None:
     assert last.seed == 7
 
 
-def test_errors_on_a_terminal_do_not_end_in_the_exit_code(play: Play) -> None:
+def test_errors_on_a_terminal_do_not_end_in_the_exit_code(play):
     code, _ = play(FakeModel(["one"]), ["/nothing"])
     assert code == 0

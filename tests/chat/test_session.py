@@ -1,10 +1,7 @@
 """Whole sessions with a fake model: everything that is written, compared as one text."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from io import BytesIO
-from pathlib import Path
 
 import pytest
 from helpers.fake_chat import QUIET, FakeModel, session, talk
@@ -15,7 +12,7 @@ from pyspec.chat.settings import ChatSettings
 from pyspec.errors import NumericError
 
 
-def test_two_turns() -> None:
+def test_two_turns():
     code, text = session(
         FakeModel(["one", "tw2~"]), "hi\nand?\n", ChatSettings(verify="margin", stats="on")
     )
@@ -31,12 +28,12 @@ def test_two_turns() -> None:
     )
 
 
-def test_stats_are_hidden() -> None:
+def test_stats_are_hidden():
     code, text = session(FakeModel(["one"]), "/set stats off\nhi\n", ChatSettings())
     assert (code, text) == (0, "stats is off\none\n")
 
 
-def test_another_model_goes_on_with_the_text() -> None:
+def test_another_model_goes_on_with_the_text():
     """`/model` loads it; what the former one said is read as text, since its tokens are others."""
     model = FakeModel(["one", "two"])
     _, text = session(model, "hi\n/model other\nand?\n")
@@ -45,13 +42,13 @@ def test_another_model_goes_on_with_the_text() -> None:
 
 
 @pytest.mark.parametrize("word", ["exit", "quit", "bye"])
-def test_leaving(word: str) -> None:
+def test_leaving(word):
     model = FakeModel(["never"])
     assert session(model, f"/{word}\nhi\n") == (0, "")
     assert not model.asked
 
 
-def test_regen_and_undo() -> None:
+def test_regen_and_undo():
     model = FakeModel(["one", "two", "three"])
     settings = ChatSettings(stats="off", seed=7)
     code, text = session(model, "hi\n/regen\n/undo\n/undo\nnew\n", settings)
@@ -64,7 +61,7 @@ def test_regen_and_undo() -> None:
     assert model.asked[2].prompt == model.prompt([{"role": "user", "content": "new"}])
 
 
-def test_regen_of_greedy_answers_says_so() -> None:
+def test_regen_of_greedy_answers_says_so():
     settings = ChatSettings(stats="off", temperature=0.0)
     _, text = session(FakeModel(["one"]), "hi\n/regen\n", settings)
     assert text == (
@@ -72,7 +69,7 @@ def test_regen_of_greedy_answers_says_so() -> None:
     )
 
 
-def test_save_and_load(tmp_path: Path) -> None:
+def test_save_and_load(tmp_path):
     path = tmp_path / "talk.json"
     first = FakeModel(["one", "two"])
     session(first, f"/system be kind\n/set top_k 7\nhi\n/save {path}\nand?\n")
@@ -83,7 +80,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert second.asked[0].sampling.top_k == 7
 
 
-def test_load_of_another_model_warns(tmp_path: Path) -> None:
+def test_load_of_another_model_warns(tmp_path):
     path = tmp_path / "talk.json"
     session(FakeModel(["one"]), f"hi\n/save {path}\n")
     other = FakeModel(["two"], name="other")
@@ -94,7 +91,7 @@ def test_load_of_another_model_warns(tmp_path: Path) -> None:
     )
 
 
-def test_unknown_commands_are_named() -> None:
+def test_unknown_commands_are_named():
     lines = "/regenn\n/nothing\n/verify strict\n/set verify lax\n/forget it\n/set temp\n"
     code, text = session(FakeModel(["x"]), lines)
     assert code == 2
@@ -108,8 +105,7 @@ def test_unknown_commands_are_named() -> None:
     ]
 
 
-def test_a_setting_is_known_by_its_option_too() -> None:
-    """And without a value it says what it takes, none included."""
+def test_a_setting_is_known_by_its_option_too():
     lines = session(FakeModel(["x"]), "/set temp 0\n/set temperature\n/set seed\n")[1]
     assert lines.splitlines() == [
         "temperature is 0",
@@ -118,7 +114,7 @@ def test_a_setting_is_known_by_its_option_too() -> None:
     ]
 
 
-def test_a_setting_without_a_value_is_shown() -> None:
+def test_a_setting_without_a_value_is_shown():
     code, text = session(FakeModel(["x"]), "/set stats\n/set\n")
     assert code == 0
     first, *lines = text.splitlines()
@@ -126,14 +122,14 @@ def test_a_setting_without_a_value_is_shown() -> None:
     assert [line.split()[0] for line in lines[:2]] == ["temperature", "top_k"]
 
 
-def test_verify_changes_the_rule() -> None:
+def test_verify_changes_the_rule():
     model = FakeModel(["one"])
     _, text = session(model, "hi\n/set verify margin\nhi\n")
     assert text == "one\nverify is margin\none\n"
     assert [ask.rule.name for ask in model.asked] == ["strict", "margin"]
 
 
-def test_draft_is_changed_and_kept_on_errors() -> None:
+def test_draft_is_changed_and_kept_on_errors():
     model = FakeModel(["one"])
     _, text = session(model, "/draft none\n/draft alien\n/companion tiny\n/draft\n")
     assert text == (
@@ -144,7 +140,7 @@ def test_draft_is_changed_and_kept_on_errors() -> None:
     )
 
 
-def test_system_text() -> None:
+def test_system_text():
     model = FakeModel(["one"])
     _, text = session(model, "/system\n/system be kind\n/clear\n/system\nhi\n/system -\n/system\n")
     assert text == (
@@ -159,7 +155,7 @@ def test_system_text() -> None:
     assert bytes(model.asked[0].prompt).startswith(b"S:be kind")
 
 
-def test_multi_line_messages() -> None:
+def test_multi_line_messages():
     model = FakeModel(["one"])
     session(model, '"""/help\nme"""\na\\\nb\n /exit\n')
     questions = [chr(10).join(["/help", "me"]), "a\nb", " /exit"]
@@ -169,7 +165,7 @@ def test_multi_line_messages() -> None:
     )
 
 
-def test_full_context_says_what_to_do() -> None:
+def test_full_context_says_what_to_do():
     model = FakeModel(["one"], n_ctx=40)
     code, text = session(model, f"/set trim off\n{'long ' * 20}\nhi\n")
     assert text == (
@@ -181,7 +177,7 @@ def test_full_context_says_what_to_do() -> None:
     assert model.asked[0].prompt == model.prompt([{"role": "user", "content": "hi"}])
 
 
-def test_trimming_drops_the_oldest_turns() -> None:
+def test_trimming_drops_the_oldest_turns():
     model = FakeModel(["x" * 20], n_ctx=100)
     _, text = session(model, "/system kind\n111\n222\n333\n444\n")
     assert "the context was full; dropped the 2 oldest exchanges\n" in text
@@ -189,7 +185,7 @@ def test_trimming_drops_the_oldest_turns() -> None:
     assert last.startswith(b"S:kind\x02U:333")
 
 
-def test_context_full_in_an_answer_keeps_it() -> None:
+def test_context_full_in_an_answer_keeps_it():
     model = FakeModel(["one"], finish="context")
     _, text = session(model, "hi\n")
     assert text.startswith(
@@ -197,16 +193,15 @@ def test_context_full_in_an_answer_keeps_it() -> None:
     )
 
 
-def test_an_error_keeps_the_partial_answer() -> None:
+def test_an_error_keeps_the_partial_answer():
     model = FakeModel(["abcdef"], fail_after=3, failure=NumericError("a logit is not finite"))
     chat, text = talk(model, ChatSettings(stats="off"))
     chat.send("hi")
     assert text.getvalue() == "abc\na logit is not finite\n"
-    assert chat.conversation.last_answer is not None
     assert chat.conversation.last_answer.text == "abc"
 
 
-def test_an_error_at_once_forgets_the_question() -> None:
+def test_an_error_at_once_forgets_the_question():
     model = FakeModel(["abc"], fail_after=0, failure=NumericError("a logit is not finite"))
     chat, text = talk(model, ChatSettings(stats="off"))
     code = run(chat, script_entries(BytesIO(b"hi\n")))
@@ -214,8 +209,7 @@ def test_an_error_at_once_forgets_the_question() -> None:
     assert chat.conversation.exchanges == []
 
 
-def test_saving_over_another_chat_asks_first(tmp_path: Path) -> None:
-    """A script is refused, a user is asked; the file this chat came from or went to is replaced as it is."""
+def test_saving_over_another_chat_asks_first(tmp_path):
     path, other = tmp_path / "talk.json", tmp_path / "other.json"
     session(FakeModel(["old"]), f"hi\n/save {path}\n")
     code, text = session(FakeModel(["new"]), f"hi\n/save {path}\n/save {other}\n/save {other}\n")
@@ -230,7 +224,7 @@ def test_saving_over_another_chat_asks_first(tmp_path: Path) -> None:
         assert wanted in path.read_text()
 
 
-def test_a_chat_is_kept_without_being_asked(tmp_path: Path) -> None:
+def test_a_chat_is_kept_without_being_asked(tmp_path):
     """Each answer is in the log at once; what is cleared stays in the log's older file."""
     path = tmp_path / "log.json"
     chat, _ = talk(FakeModel(["one", "two"]), QUIET)
@@ -242,7 +236,7 @@ def test_a_chat_is_kept_without_being_asked(tmp_path: Path) -> None:
     assert chat.kept
 
 
-def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_ends_nothing(tmp_path):
     chat, text = talk(FakeModel(["one"]), QUIET)
     chat.log = tmp_path / "nowhere" / "log.json"
     chat.send("hi")
@@ -250,10 +244,9 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     assert text.getvalue().count("this chat is not saved") == 1
 
 
-def test_sigterm_in_an_answer_keeps_it_and_leaves() -> None:
+def test_sigterm_in_an_answer_keeps_it_and_leaves():
     model = FakeModel(["abcdef"], cancel_after=3)
     chat, _ = talk(model, QUIET, guard=lambda _cancel: nullcontext([15]))
     chat.send("hi")
-    assert chat.conversation.last_answer is not None
     assert chat.conversation.last_answer.text == "abc"
     assert run(chat, script_entries(BytesIO(b"more\n"))) == 143

@@ -1,7 +1,5 @@
 """ChatSettings by name: every one can be set, read back and refused."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -13,7 +11,7 @@ from pyspec.errors import OptionError
 from pyspec.sampling.verification import Margin, Strict
 
 
-def test_values_are_what_set_takes() -> None:
+def test_values_are_what_set_takes():
     settings = ChatSettings()
     for name, value in values(settings).items():
         settings = changed(settings, name, value)
@@ -45,8 +43,8 @@ def test_values_are_what_set_takes() -> None:
         ("confirm", "2", lambda s: s.confirm == 2),
     ],
 )
-def test_changed(name: str, value: str, where: object) -> None:
-    assert where(changed(ChatSettings(), name, value))  # type: ignore[operator]
+def test_changed(name, value, where):
+    assert where(changed(ChatSettings(), name, value))
 
 
 @pytest.mark.parametrize(
@@ -75,13 +73,13 @@ def test_changed(name: str, value: str, where: object) -> None:
         ("xtc_threshold", "2"),
     ],
 )
-def test_values_out_of_range_are_refused(name: str, value: str) -> None:
+def test_values_out_of_range_are_refused(name, value):
     with pytest.raises(OptionError, match=f"^{name}: "):
         changed(ChatSettings(), name, value)
 
 
 @given(st.sampled_from(list(FIELDS)), st.text())
-def test_any_text_is_taken_or_refused(name: str, value: str) -> None:
+def test_any_text_is_taken_or_refused(name, value):
     try:
         settings = changed(ChatSettings(), name, value)
     except OptionError:
@@ -89,19 +87,19 @@ def test_any_text_is_taken_or_refused(name: str, value: str) -> None:
     assert changed(ChatSettings(), name, values(settings)[name]) == settings
 
 
-def test_unknown_names_are_answered_with_the_nearest() -> None:
+def test_unknown_names_are_answered_with_the_nearest():
     with pytest.raises(OptionError, match=r"no setting 'top-k' \(did you mean top_k\?"):
         changed(ChatSettings(), "top-k", "1")
     with pytest.raises(OptionError, match=r"no setting 'mood' \(/set all lists them"):
         changed(ChatSettings(), "mood", "1")
 
 
-def test_margin_is_kept_while_strict() -> None:
+def test_margin_is_kept_while_strict():
     settings = changed(changed(ChatSettings(), "theta", "0.8"), "verify", "strict")
     assert changed(settings, "verify", "margin").rule == Margin(theta=0.8)
 
 
-def test_saved_settings_that_cannot_be_used_are_left_out() -> None:
+def test_saved_settings_that_cannot_be_used_are_left_out():
     """A file of another version costs no more than its strange settings."""
     settings, refused = apply(ChatSettings(), {"temp": "0.5", "mood": "good", "top_k": "many"})
     assert settings == changed(ChatSettings(), "temp", "0.5")

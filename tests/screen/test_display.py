@@ -1,7 +1,5 @@
 """What reaches a terminal: nothing that drives it, tokens by source, and honest statistics."""
 
-from __future__ import annotations
-
 import io
 import logging
 import re
@@ -17,7 +15,7 @@ from rich.console import Console
 from pyspec.screen import display
 from pyspec.screen.display import Screen, TokenPaint, Wrapper, print_legend
 from pyspec.screen.words import safe, speed_sentence, stats_line
-from pyspec.text.parts import AnswerPart, PartKind, Piece, Source, Token
+from pyspec.text.parts import AnswerPart, Piece, Source, Token
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -34,7 +32,7 @@ HALF_OFF = {"rounds_by_length": {0: 15, 3: 10}}
 """The choices of one of which most tokens came from drafts, though most rounds had none."""
 
 
-def said(text: str, kind: PartKind = "content") -> Piece:
+def said(text, kind="content"):
     return Piece((), parts=[AnswerPart(kind, text)])
 
 
@@ -49,14 +47,14 @@ def said(text: str, kind: PartKind = "content") -> Piece:
         "\ud800",  # a lone surrogate
     ],
 )
-def test_safe_drops_what_drives_a_terminal(hostile: str) -> None:
+def test_safe_drops_what_drives_a_terminal(hostile):
     shown = safe(f"a{hostile}b")
     assert shown[0] + shown[-1] == "ab"
     assert shown.isprintable()
 
 
 @given(st.text())
-def test_safe_text_has_no_control_characters(text: str) -> None:
+def test_safe_text_has_no_control_characters(text):
     left = set(safe(text)) - set("\n\t\u200c\u200d")
     assert not {unicodedata.category(char) for char in left} & {"Cc", "Cf", "Cs"}
 
@@ -64,11 +62,11 @@ def test_safe_text_has_no_control_characters(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["tab\tand\nnewline", "\u0645\u06cc\u200c\u062e", "👩\u200d🔬", "naïve 中文"]
 )
-def test_safe_keeps_text(text: str) -> None:
+def test_safe_keeps_text(text):
     assert safe(text) == text
 
 
-def test_answers_cannot_drive_the_terminal() -> None:
+def test_answers_cannot_drive_the_terminal():
     shown, text = screen()
     with shown.replying() as write:
         write(said("a\x1b]0;x\x07"))
@@ -77,7 +75,7 @@ def test_answers_cannot_drive_the_terminal() -> None:
     assert text.getvalue() == "a]0;x\n[31mred\n[31mred\n[31mred\n"
 
 
-def test_answers_end_their_line_once() -> None:
+def test_answers_end_their_line_once():
     shown, text = screen()
     for answer in ("one", "two\n", ""):
         with shown.replying() as write:
@@ -85,7 +83,7 @@ def test_answers_end_their_line_once() -> None:
     assert text.getvalue() == "one\ntwo\n"
 
 
-def test_warnings_wait_for_the_end_of_an_answer() -> None:
+def test_warnings_wait_for_the_end_of_an_answer():
     """In its midst they would cut a word in two."""
     shown, text = screen()
     with shown.replying() as write:
@@ -95,7 +93,7 @@ def test_warnings_wait_for_the_end_of_an_answer() -> None:
     assert text.getvalue() == "one two\nthe machine is busy\n"
 
 
-def test_stats_line() -> None:
+def test_stats_line():
     assert stats_line(BLOCK, 30.0) == (
         "40 tokens | 30.0 tokens/s | plain 20.0 tokens/s | 12 drafted, 10 checked, 8 accepted | 1.60 tokens a round"
         " | 2 relaxed (0.50 nats) | prompt 37, 0 kept | draft lookup"
@@ -142,11 +140,11 @@ SLOWER = ", slower than plain decoding"
         ({"draft": "none"}, ", plain decoding"),
     ],
 )
-def test_one_plain_sentence(change: dict[str, object], says: str) -> None:
+def test_one_plain_sentence(change, says):
     assert speed_sentence({**BLOCK, **change}, 30.0) == f"30.0 tokens/s{says}"
 
 
-def test_a_stop_before_the_first_token_has_no_speed() -> None:
+def test_a_stop_before_the_first_token_has_no_speed():
     assert speed_sentence({**BLOCK, "rounds": 0}, 30.0) == "stopped before the first token"
 
 
@@ -162,20 +160,20 @@ def test_a_stop_before_the_first_token_has_no_speed() -> None:
     ],
 )
 @pytest.mark.parametrize("step", [1, 2, 100])
-def test_words_wrap_at_the_edge(text: str, wanted: str, step: int) -> None:
+def test_words_wrap_at_the_edge(text, wanted, step):
     wrapper = Wrapper(9)
     shown = "".join(wrapper.push(text[i : i + step]) for i in range(0, len(text), step))
     assert shown + wrapper.finish() == wanted
 
 
 @given(st.lists(st.text()), st.integers(1, 40))
-def test_wrapping_loses_no_character(pieces: list[str], width: int) -> None:
+def test_wrapping_loses_no_character(pieces, width):
     wrapper = Wrapper(width)
     shown = "".join(wrapper.push(piece) for piece in pieces) + wrapper.finish()
     assert "".join(shown.split()) == "".join("".join(pieces).split())
 
 
-def test_reasoning_is_dim_and_stands_above_the_text() -> None:
+def test_reasoning_is_dim_and_stands_above_the_text():
     for shown, wanted in ((True, "\x1b[2mHm.\x1b[0m\n\nYes.\n"), (False, "Yes.\n")):
         out = io.StringIO()
         console = Console(file=out, force_terminal=True, color_system="standard", width=80)
@@ -192,7 +190,7 @@ def test_reasoning_is_dim_and_stands_above_the_text() -> None:
         (28, ["name   one two three four", "       five-six", "longer seven"]),
     ],
 )
-def test_a_table_fits_its_terminal(width: int | None, wanted: list[str]) -> None:
+def test_a_table_fits_its_terminal(width, wanted):
     """Values are folded in one column; a pipe gets whole lines."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=width is not None, width=width or 20, no_color=True)
@@ -209,8 +207,7 @@ ROWS = [
 FIRST = ("name", "GB", "role", "licence", "what")
 
 
-def listed(monkeypatch: pytest.MonkeyPatch, width: int, *, terminal: bool = True) -> list[str]:
-    """What a console of so many cells shows of two models."""
+def listed(monkeypatch, width, *, terminal=True):
     out = io.StringIO()
     made = Console(file=out, width=width, force_terminal=terminal, no_color=True, highlight=False)
     monkeypatch.setattr(display, "Console", lambda **_: made)
@@ -224,30 +221,27 @@ def listed(monkeypatch: pytest.MonkeyPatch, width: int, *, terminal: bool = True
     ("width", "heads"),
     [(60, "name GB"), (70, "name role GB"), (84, "name role GB what"), (200, "name role GB what")],
 )
-def test_a_narrow_terminal_gets_the_first_columns(
-    width: int, heads: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_narrow_terminal_gets_the_first_columns(width, heads, monkeypatch):
     """In their order; a column that says nothing is left out, and only the last text is folded."""
     head, first, *_ = listed(monkeypatch, width)
     assert head.split() == heads.split()
     assert first.startswith(LONG)
 
 
-def test_what_is_needed_stands_beside_a_long_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is folded then, whole."""
+def test_what_is_needed_stands_beside_a_long_name(monkeypatch):
     lines = listed(monkeypatch, 30)
     assert lines[0].split() == ["name", "GB"]
     assert "4.92" in lines[1]
     assert LONG in "".join(line[:24].strip() for line in lines)
 
 
-def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_whole_lines(monkeypatch):
     _, first, second = listed(monkeypatch, 20, terminal=False)
     assert first.split()[-4:] == ["Llama", "3.1", "8B", "Instruct"]
     assert second.split()[0] == "small[x][2J"
 
 
-def test_brackets_are_no_markup() -> None:
+def test_brackets_are_no_markup():
     """Defaults stand in them, and users' own text may."""
     shown, text = screen(colour=True)
     for say in (shown.say, shown.note, shown.error):
@@ -259,12 +253,12 @@ def test_brackets_are_no_markup() -> None:
     assert "[name] [value]\n[red]\n" in text.getvalue()
 
 
-def token(number: int, source: Source = Source.TARGET) -> Token:
+def token(number, source=Source.TARGET):
     gap = 0.5 if source is Source.RELAXED else 0.0
     return Token(number, source, gap, ord("-"))
 
 
-def test_tokens_cannot_drive_the_terminal() -> None:
+def test_tokens_cannot_drive_the_terminal():
     shown, text = screen(colour=True)
     tokens = [token(0x1B), token(0x9B, Source.RELAXED)]
     print_legend(shown.out, tokens, lambda at: chr(at).encode() + b"]52;x")
@@ -272,10 +266,7 @@ def test_tokens_cannot_drive_the_terminal() -> None:
     assert "\x9b" not in text.getvalue()
 
 
-def painted(
-    words: list[tuple[str, Source]], shown: list[str], *, colour: bool = False
-) -> list[tuple[str, str]]:
-    """Parts of the shown text that these words, a token each, were."""
+def painted(words, shown, *, colour=False):
     data = [word.encode() for word, _ in words]
     paint = TokenPaint(data.__getitem__, colour=colour)
     paint.take([token(i, source) for i, (_, source) in enumerate(words)])
@@ -283,8 +274,7 @@ def painted(
     return [*parts, (paint.finish(), "")]
 
 
-def test_an_answer_is_coloured_as_it_comes() -> None:
-    """Each part in the colour of its tokens' source, a blank in that of the word behind it."""
+def test_an_answer_is_coloured_as_it_comes():
     words = [("The", Source.TARGET), (" cat", Source.ACCEPTED), (" sat", Source.RELAXED)]
     assert painted(words, ["The c", "at sat"], colour=True) == [
         ("The", ""), (" c", "green"), ("at", "green"), (" sat", "bold yellow"), ("", ""),
@@ -292,8 +282,7 @@ def test_an_answer_is_coloured_as_it_comes() -> None:
 
 
 @pytest.mark.parametrize("shown", [["The cat sat on"], ["The c", "at s", "at on"]])
-def test_without_colour_drafted_parts_stand_in_frames(shown: list[str]) -> None:
-    """Whole ones, whatever the pieces."""
+def test_without_colour_drafted_parts_stand_in_frames(shown):
     words = [
         ("The", Source.TARGET),
         (" cat", Source.ACCEPTED),
@@ -304,14 +293,13 @@ def test_without_colour_drafted_parts_stand_in_frames(shown: list[str]) -> None:
     assert text == "The[ cat sat] on"
 
 
-def test_the_last_frame_is_closed() -> None:
+def test_the_last_frame_is_closed():
     """An answer may end in a drafted token."""
     parts = painted([("a", Source.TARGET), ("b", Source.RELAXED)], ["ab"])
     assert "".join(part for part, _ in parts) == "a{b}"
 
 
-def test_lines_that_are_broken_keep_their_colours() -> None:
-    """A blank that became a line break shifts nothing."""
+def test_lines_that_are_broken_keep_their_colours():
     words = [("one", Source.ACCEPTED), ("  two", Source.TARGET), (" three", Source.ACCEPTED)]
     parts = painted(words, ["one\ntwo\nthree"], colour=True)
     colours = {char: style for text, style in parts for char in text if not char.isspace()}
@@ -319,14 +307,13 @@ def test_lines_that_are_broken_keep_their_colours() -> None:
 
 
 @given(st.lists(st.tuples(st.text(max_size=4), st.sampled_from(Source)), max_size=8))
-def test_painting_loses_nothing(words: list[tuple[str, Source]]) -> None:
-    """What is shown comes out as it went in, but for frames."""
+def test_painting_loses_nothing(words):
     text = safe("".join(word for word, _ in words).encode("utf-8", "replace").decode())
     words = [(word.encode("utf-8", "replace").decode(), source) for word, source in words]
     assert "".join(part for part, _ in painted(words, [text], colour=True)) == text
 
 
-def test_the_legend_counts_sources_and_names_what_was_preferred() -> None:
+def test_the_legend_counts_sources_and_names_what_was_preferred():
     shown, text = screen()
     tokens = [token(0), *(token(1, Source.ACCEPTED) for _ in range(2)), token(2, Source.RELAXED)]
     print_legend(shown.out, tokens, lambda number: b"abcd"[number : number + 1])
@@ -337,7 +324,7 @@ def test_the_legend_counts_sources_and_names_what_was_preferred() -> None:
     )
 
 
-def test_an_answer_that_is_painted_is_whole_and_closed() -> None:
+def test_an_answer_that_is_painted_is_whole_and_closed():
     shown, text = screen()
     with shown.replying(tokens=lambda number: b"ab"[number : number + 1]) as write:
         write(Piece((token(0, Source.ACCEPTED),)))

@@ -1,9 +1,6 @@
 """What takes a while says so once, and only where somebody looks."""
 
-from __future__ import annotations
-
 import io
-from typing import Any
 
 import pytest
 from helpers.waiting import wait
@@ -13,18 +10,18 @@ from pyspec.screen import progress
 
 
 @pytest.fixture(params=[{"force_terminal": True}, {"force_jupyter": True}, {}])
-def console(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Console:
+def console(request, monkeypatch):
     made = Console(file=io.StringIO(), width=80, **request.param)
     monkeypatch.setattr(progress, "Console", lambda **_: made)
     return made
 
 
-def shown(console: Console) -> str:
+def shown(console):
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_a_terminal_alone_is_told_what_takes_long(console: Console) -> None:
+def test_a_terminal_alone_is_told_what_takes_long(console):
     """Brackets of a name are shown, which rich would take for markup; pipes, logs and notebooks stay clean."""
     with progress.busy("loading model[bold].gguf"):
         if console.is_terminal:
@@ -33,14 +30,14 @@ def test_a_terminal_alone_is_told_what_takes_long(console: Console) -> None:
 
 
 @pytest.mark.parametrize("console", [{}], indirect=True)
-def test_what_is_fetched_is_a_line(console: Console) -> None:
+def test_what_is_fetched_is_a_line(console):
     with progress.store_progress() as show:
         show("fetching x", 1, 2)
         show("fetching x", 2, 2)
     assert shown(console) == "fetching x ...\n"
 
 
-def test_progress_of_unknown_length_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_unknown_length_has_no_count(monkeypatch):
     """`0/0` says nothing; what is done does."""
     monkeypatch.setattr(progress, "LINE_S", 0.0)
     out = io.StringIO()
@@ -50,12 +47,10 @@ def test_progress_of_unknown_length_has_no_count(monkeypatch: pytest.MonkeyPatch
     assert out.getvalue().splitlines() == ["loading", "1/4 answers"]
 
 
-def test_a_class_that_fetches_shows_it(
-    monkeypatch: pytest.MonkeyPatch, tiny_ascii: Any, capsys: Any
-) -> None:
+def test_a_class_that_fetches_shows_it(monkeypatch, tiny_ascii, capsys):
     import pyspec.llama.speculative
 
-    def fetched(_name: str, show: Any, *_place: Any) -> Any:
+    def fetched(_name, show, *_place):
         show("fetching some-model", 1, 2)
         return tiny_ascii
 

@@ -1,11 +1,8 @@
 """Objects at a Python prompt and in a notebook; they stay what programs take them for."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,46 +11,46 @@ from pyspec.screen.words import ResultView, SpeculationBlock
 
 
 @pytest.fixture
-def llm(open_llama: Any, tiny_ascii: Any) -> Any:
+def llm(open_llama, tiny_ascii):
     return open_llama(tiny_ascii, draft="lookup")
 
 
 @pytest.fixture
-def result(llm: Any) -> Any:
+def result(llm):
     return llm.create_completion("abcabcabc", max_tokens=12, temperature=0.0)
 
 
-def test_the_model_says_what_it_is(llm: Any) -> None:
+def test_the_model_says_what_it_is(llm):
     assert repr(llm).startswith("<SpeculativeLlama ")
     assert "draft lookup, strict>" in repr(llm)
     llm.close()
     assert repr(llm) == "<SpeculativeLlama, closed>"
 
 
-def test_a_model_without_speculation_says_so(open_llama: Any, tiny_ascii: Any) -> None:
+def test_a_model_without_speculation_says_so(open_llama, tiny_ascii):
     assert repr(open_llama(tiny_ascii, embedding=True)).endswith("decodes plainly>")
 
 
-def test_a_model_that_was_never_loaded_has_a_repr() -> None:
+def test_a_model_that_was_never_loaded_has_a_repr():
     from pyspec.llama.speculative import SpeculativeLlama
 
     assert repr(object.__new__(SpeculativeLlama)) == "<SpeculativeLlama, closed>"
 
 
-def test_a_result_is_its_text_and_a_sentence(result: Any) -> None:
+def test_a_result_is_its_text_and_a_sentence(result):
     assert isinstance(result, ResultView)
     assert repr(result).startswith(f"<answer {result['choices'][0]['text']!r}; ")
     assert "tokens/s" in repr(result)
     assert str(result) == str(dict(result))
 
 
-def test_chats_answer_so_too(llm: Any) -> None:
+def test_chats_answer_so_too(llm):
     messages = [{"role": "user", "content": "abc"}]
     result = llm.create_chat_completion(messages, max_tokens=4, temperature=0.0)
     assert repr(result["choices"][0]["message"]["content"][:60])[:-1] in repr(result)
 
 
-def test_the_last_speculation_is_a_sentence_and_counts(llm: Any, result: Any) -> None:
+def test_the_last_speculation_is_a_sentence_and_counts(llm, result):
     assert result["speculation"] is llm.last_speculation
     assert "tokens/s" in repr(llm.last_speculation)
     assert f"{result['speculation']['accepted']} accepted" in repr(llm.last_speculation)
@@ -68,17 +65,17 @@ def test_the_last_speculation_is_a_sentence_and_counts(llm: Any, result: Any) ->
         lambda block: msgspec.json.decode(msgspec.json.encode(block)),
     ],
 )
-def test_they_are_dicts_for_programs(result: Any, copied: Any) -> None:
+def test_they_are_dicts_for_programs(result, copied):
     plain = json.loads(json.dumps(dict(result)))
     assert json.loads(json.dumps(copied(result))) == plain
     assert json.loads(json.dumps(copied(result["speculation"]))) == plain["speculation"]
 
 
-def test_an_empty_block_has_a_repr() -> None:
+def test_an_empty_block_has_a_repr():
     assert repr(SpeculationBlock({})) == "<speculation: nothing was decoded>"
 
 
-def test_a_notebook_shows_the_answer_and_a_sentence(result: Any) -> None:
+def test_a_notebook_shows_the_answer_and_a_sentence(result):
     said = result._repr_markdown_()
     assert said.startswith(result["choices"][0]["text"])
     assert said.endswith(f"\n\n*{result['speculation'].sentence}*")
