@@ -1,7 +1,5 @@
 """Tables of characters: each that is let through can be walked by any text; others would end the process."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest
@@ -88,7 +86,6 @@ def test_what_is_let_through_can_be_walked(nodes, found):
 
 @pytest.mark.parametrize("entry", [(U8, list(SOUND[:-5])), (STR, ["x"])])
 def test_a_file_with_such_a_table_is_refused(entry, tmp_path):
-    """By its header, whatever tokenizer it names."""
     made = bases.sound("charsmap")
     made.kv["tokenizer.ggml.precompiled_charsmap"] = (ARR, entry)
     path = tmp_path / "m.gguf"

@@ -1,7 +1,5 @@
 """The trial load: good files pass once, bad ones die in the child and never here."""
 
-from __future__ import annotations
-
 import os
 import signal
 import struct
@@ -99,7 +97,6 @@ def test_rejection_is_not_remembered(tmp_path):
 
 
 def test_abort_of_llama_cpp_stays_in_the_child(tmp_path, monkeypatch):
-    """Equal token strings abort llama.cpp; with our reader bypassed the signal is reported."""
     made = tiny_llama()
     _, (_, words) = made.kv["tokenizer.ggml.tokens"]
     made.kv["tokenizer.ggml.tokens"] = (ARR, (STR, [*words[:-1], "a"]))

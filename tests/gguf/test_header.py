@@ -1,7 +1,5 @@
 """Rules for models: layers, heads, vocabulary, split files; and what a header says of attention."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

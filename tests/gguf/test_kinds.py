@@ -1,7 +1,5 @@
 """Every kind of GGUF file is known by its header, and what is no model is refused with what it is for."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The header reader: every broken header is refused and its fault named."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import socket

@@ -1,7 +1,5 @@
 """Which vocabularies may draft for each other: llama.cpp's test, by hashes of files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,10 +1,7 @@
 """A vocabulary of single bytes, and texts that are tried on languages."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import llama_cpp
 import pytest
@@ -18,7 +15,7 @@ Takes = Callable[[Language, str], bool]
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def llama(tmp_path_factory):
     path = tmp_path_factory.mktemp("bytes") / "bytes.gguf"
     tiny.write_vocabulary(path, None, [])
     llm = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
@@ -27,14 +24,12 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def takes(llama: Any) -> Takes:
+def takes(llama):
     return lambda language, text: follows(llama, language, [3 + byte for byte in text.encode()])
 
 
 @pytest.fixture(scope="module")
-def worded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Any]:
+def worded(request, tmp_path_factory):
     """A model whose tokens are characters and the `WORDS` of the file of tests."""
     path = tmp_path_factory.mktemp("words") / "words.gguf"
     tiny.write(path, tokens=[*tiny.ASCII, *request.module.WORDS])

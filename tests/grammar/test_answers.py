@@ -1,9 +1,6 @@
 """Answers of a random model under random schemas, with drafts, are valid."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -21,7 +18,7 @@ NAMES = st.sampled_from(["a", "b", 'q"', "é", "a b"])
 VALUES = st.none() | st.booleans() | st.integers(-9, 99) | st.text('ab"\\é\n', max_size=4)
 
 
-def schemas(inner: Any) -> Any:
+def schemas(inner):
     objects = st.dictionaries(NAMES, inner, max_size=3).flatmap(
         lambda known: st.fixed_dictionaries({
             "type": st.just("object"),
@@ -56,7 +53,7 @@ SCHEMAS = st.recursive(LEAVES, schemas, max_leaves=5)
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def llm(tmp_path_factory):
     words = ["true", '":', '",', "é", '\\"', "\\n", "00", "[]", "}}"]
     path = tmp_path_factory.mktemp("words") / "words.gguf"
     tiny.write(path, tokens=[*tiny.ASCII, *words])
@@ -67,7 +64,7 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @settings(max_examples=40)
 @given(schema=SCHEMAS, seed=st.integers(0, 99))
-def test_every_answer_that_ends_is_valid(llm: Any, schema: dict[str, Any], seed: int) -> None:
+def test_every_answer_that_ends_is_valid(llm, schema, seed):
     """By another program's reading of the schema, at a temperature at which anything may come that may."""
     form = {"type": "json_object", "schema": schema}
     try:

@@ -1,14 +1,10 @@
 """Objects have no properties that their schema does not list, wherever and however it lists them."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
 import pytest
-from grammar.conftest import Takes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,12 +17,12 @@ Made = tuple[Any, Any, dict[str, Any]]
 INT: Made = ({"type": "integer"}, 1, {})
 
 
-def leaf(free: bool) -> Made:
+def leaf(free):
     value = {"type": "object", "properties": {}, "additionalProperties": {"type": "integer"}}
     return (value, {"free": 1}, {}) if free else INT
 
 
-def an_object(parts: list[Made], form: str, n: int) -> Made:
+def an_object(parts, form, n):
     """An object of these parts, which are named by their order. form: how the schema says it."""
     named = {f"p{i}": part for i, part in enumerate(parts)}
     defs = {name: part for each in parts for name, part in each[2].items()}
@@ -56,10 +52,10 @@ FORMS = ["plain", "ref", "allOf", "refs", "beside", "either", "ways", "one", "li
 
 
 @st.composite
-def made_of(draw: st.DrawFn) -> Made:
+def made_of(draw):
     count = 0
 
-    def draw_part(depth: int) -> Made:
+    def draw_part(depth):
         nonlocal count
         if depth == 0:
             return leaf(draw(st.booleans()))
@@ -70,7 +66,7 @@ def made_of(draw: st.DrawFn) -> Made:
     return draw_part(3)
 
 
-def with_another(value: Any) -> Iterator[Any]:
+def with_another(value):
     """The value with one property more in one of its closed objects, each in turn."""
     for at, each in enumerate(value) if isinstance(value, list) else ():
         for other in with_another(each):
@@ -84,7 +80,7 @@ def with_another(value: Any) -> Iterator[Any]:
 
 @settings(max_examples=60)
 @given(made=made_of())
-def test_no_other_property_can_be_answered(made: Made, takes: Takes) -> None:
+def test_no_other_property_can_be_answered(made, takes):
     schema, value, defs = made
     inside = {"type": "object", "properties": {"v": schema}, "required": ["v"], "$defs": defs}
     before = deepcopy(inside)
@@ -118,13 +114,13 @@ OPEN: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_a_schema_says_what_is_open(name: str, takes: Takes) -> None:
+def test_a_schema_says_what_is_open(name, takes):
     schema, right, wrong = OPEN[name]
     for text in (*right, *wrong):
         assert takes(of_schema(schema), text) == (text in right), text
 
 
-def test_a_schema_that_joins_thousands_of_parts_is_refused() -> None:
+def test_a_schema_that_joins_thousands_of_parts_is_refused():
     part = {"allOf": [A, {"properties": {f"n{n}": True for n in range(1000)}}]}
     with pytest.raises(InputError, match="joins too many parts"):
         closed({"$defs": {"x": part}, "prefixItems": [{**A, "$ref": "#/$defs/x"}] * 500})

@@ -1,7 +1,5 @@
 """GBNF has the meaning that it has in llama.cpp, and masks are computed while the target decodes."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -59,7 +57,7 @@ GRAMMARS = {
 }
 
 
-def llama_cpps(worded: Any, sampler: Any) -> Any:
+def llama_cpps(worded, sampler):
     rows = np.zeros(worded.n_vocab(), dtype=CANDIDATES)
     rows["id"] = np.arange(len(rows))
     data = rows.ctypes.data_as(llama_cpp.llama_token_data_p)
@@ -70,7 +68,7 @@ def llama_cpps(worded: Any, sampler: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_masks_are_llama_cpps(name: str, seed: int, worded: Any) -> None:
+def test_masks_are_llama_cpps(name, seed, worded):
     """Token after token of a random text; but what is no text, `<s>`, is never a text's part here."""
     text, vocab, rng = GRAMMARS[name], worded._model.vocab, np.random.default_rng(seed)
     theirs = llama_cpp.llama_sampler_init_grammar(vocab, text.encode(), b"root")
@@ -79,7 +77,6 @@ def test_masks_are_llama_cpps(name: str, seed: int, worded: Any) -> None:
     for _ in range(40):
         wanted, found = llama_cpps(worded, theirs), ours.permitted()
         wanted[:2] = False
-        assert found is not None
         assert found.tolist() == wanted.tolist()
         token = int(rng.choice(np.flatnonzero(wanted)))
         if token == tiny.EOS:
@@ -89,7 +86,7 @@ def test_masks_are_llama_cpps(name: str, seed: int, worded: Any) -> None:
     llama_cpp.llama_sampler_free(theirs)
 
 
-def test_a_trigger_that_was_refused_is_over(worded: Any) -> None:
+def test_a_trigger_that_was_refused_is_over(worded):
     """What stood before it does not make another one with what follows."""
     found = Masks(Constraint(of_gbnf('root ::= "ab" "x"'), "ab"), worded)
     words = [*tiny.ASCII, *WORDS]
@@ -103,7 +100,7 @@ PIECES = [*WRITTEN.split(), "\n"]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join))
-def test_what_is_read_is_read_by_llama_cpp(worded: Any, text: str) -> None:
+def test_what_is_read_is_read_by_llama_cpp(worded, text):
     """It refuses more, such as rules that begin with themselves."""
     whole = f'root ::= "q" {text}\na ::= "c"\n'
     try:
@@ -113,7 +110,7 @@ def test_what_is_read_is_read_by_llama_cpp(worded: Any, text: str) -> None:
         assert not llama_cpp.llama_sampler_init_grammar(vocab, whole.encode(), b"root")
 
 
-def test_a_rule_written_again_needs_what_it_names_last() -> None:
+def test_a_rule_written_again_needs_what_it_names_last():
     """As llama.cpp reads it: the first one is gone."""
     assert of_gbnf('root ::= "q" a\na ::= b\na ::= "c"\n').rules
     with pytest.raises(InputError, match="no rule named 'b'"):
@@ -125,27 +122,27 @@ def test_a_rule_written_again_needs_what_it_names_last() -> None:
              'root ::= "\\q"', 'root ::= "a"{3000}', 'root ::= "\udcff"', "root ::= *", 5,
              pytest.param(f'root ::= "{"a" * (MAX_CHARACTERS + 1)}"', id="long")],
 )  # fmt: skip
-def test_what_is_no_grammar_is_refused(text: Any) -> None:
+def test_what_is_no_grammar_is_refused(text):
     with pytest.raises(InputError, match="grammar"):
         of_gbnf(text)
 
 
-def test_a_token_may_be_named(worded: Any) -> None:
+def test_a_token_may_be_named(worded):
     a, b = (worded.tokenize(char.encode(), add_bos=False)[-1] for char in "ab")
     language = of_gbnf(f'root ::= <[{a}]> !<[{a}]> "b"')
     assert follows(worded, language, [a, b, b])
     assert not follows(worded, language, [a, a, b])
 
 
-def test_lark_is_known_by_its_first_rule(worded: Any) -> None:
+def test_lark_is_known_by_its_first_rule(worded):
     for text in ("start: A\nA: /a+/", 'root ::= "a"+'):
         assert follows(worded, of_grammar(text), worded.tokenize(b"aa", add_bos=False)[-1:] * 2)
 
 
-def test_a_fork_computes_masks_with_threads_of_its_own() -> None:
+def test_a_fork_computes_masks_with_threads_of_its_own():
     """Those of the process that it was made from are not there: it would wait for them for ever."""
 
-    def work(report: int) -> None:
+    def work(report):
         os.write(report, str(masks._ahead(os.getpid()).submit(int, "7").result()).encode())
         os._exit(0)
 
@@ -153,7 +150,7 @@ def test_a_fork_computes_masks_with_threads_of_its_own() -> None:
     assert fork(work, 20).said == "7"
 
 
-def test_the_grammar_asked_for_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_grammar_asked_for_longest_ago_is_forgotten(monkeypatch):
     made = SimpleNamespace(deep_copy=lambda: None)
     monkeypatch.setattr(masks, "_begun", lambda *_: made)
     vocabulary: Any = SimpleNamespace(begun=OrderedDict(), lock=nullcontext())

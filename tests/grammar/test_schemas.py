@@ -1,15 +1,11 @@
 """JSON schemas: an answer may be whatever is valid, and nothing else; of a tool's schema there is always a language."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 import pytest
-from grammar.conftest import Takes
 
 from pyspec.errors import InputError
 from pyspec.grammar import schemas
@@ -25,7 +21,7 @@ from pyspec.grammar.schemas import (
 )
 
 
-def of(*required: str, **properties: Any) -> dict[str, Any]:
+def of(*required, **properties):
     return {"type": "object", "properties": properties, "required": [*required]}
 
 
@@ -120,7 +116,7 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_a_schema_holds(name: str, takes: Takes) -> None:
+def test_a_schema_holds(name, takes):
     if name == "spaces" and not schemas._takes_spaces():
         pytest.skip("an llguidance this old takes other spaces between parts")
     schema, right, wrong = HELD[name]
@@ -161,20 +157,20 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_held_is_said_with_its_place(name: str) -> None:
+def test_what_cannot_be_held_is_said_with_its_place(name):
     schema, said = REFUSED[name]
     with pytest.raises(InputError, match=said):
         of_schema(schema)
 
 
 @pytest.mark.parametrize(("pattern", "same"), schemas._SAME.items())
-def test_a_pattern_is_the_same_without_looking_ahead(pattern: str, same: str) -> None:
+def test_a_pattern_is_the_same_without_looking_ahead(pattern, same):
     for length in range(6):
         for text in map("".join, product("+-.01", repeat=length)):
             assert bool(re.search(pattern, text)) == bool(re.search(same, text)), text
 
 
-def test_a_schema_that_nothing_satisfies_is_refused(llama: Any) -> None:
+def test_a_schema_that_nothing_satisfies_is_refused(llama):
     with pytest.raises(InputError, match="grammar"):
         check_constraint(Constraint(of_schema({"$ref": "#"})), llama)
 
@@ -208,7 +204,7 @@ LOOSE: dict[str, tuple[Any, list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", LOOSE)
-def test_a_tools_argument_follows_what_can_be_held(name: str, takes: Takes) -> None:
+def test_a_tools_argument_follows_what_can_be_held(name, takes):
     part, right, wrong = LOOSE[name]
     schema = {
         "type": "object",
@@ -223,7 +219,7 @@ def test_a_tools_argument_follows_what_can_be_held(name: str, takes: Takes) -> N
     assert not takes(language, f'{{"v":{right[0]},"n":"a"}}')
 
 
-def test_one_argument_that_cannot_be_held_leaves_the_others_as_they_are(takes: Takes) -> None:
+def test_one_argument_that_cannot_be_held_leaves_the_others_as_they_are(takes):
     ahead = {"type": "string", "pattern": "^(?!a)b$", "maxLength": 1}
     defs = {**DEFS, "Bad": of("w", w=ahead)}
     schema = {**of("p", "b", p={"$ref": "#/$defs/Point"}, b={"$ref": "#/$defs/Bad"}), "$defs": defs}
@@ -233,19 +229,19 @@ def test_one_argument_that_cannot_be_held_leaves_the_others_as_they_are(takes: T
     assert not takes(language, '{"p":{"x":1},"b":{"w":"ab"}}')
 
 
-def test_what_is_left_out_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_left_out_is_said(caplog):
     caplog.set_level("INFO", "pyspec")
     tool_schema(of(v={"type": "string", "not": {"const": "x"}}, w={"pattern": "(?=b)"}))
     assert "not" in caplog.text
     assert "pattern" in caplog.text
 
 
-def test_a_part_of_a_schema_may_have_what_is_left_out() -> None:
+def test_a_part_of_a_schema_may_have_what_is_left_out():
     part = {"type": "array", "uniqueItems": True}
     assert part_of({}, part) == part
 
 
-def test_a_part_of_a_schema_keeps_its_definitions(takes: Takes) -> None:
+def test_a_part_of_a_schema_keeps_its_definitions(takes):
     """Families write arguments one by one."""
     whole = tool_schema(
         {"type": "object", "properties": {"v": {"$ref": "#/$defs/Point"}}, "$defs": DEFS}
@@ -255,7 +251,7 @@ def test_a_part_of_a_schema_keeps_its_definitions(takes: Takes) -> None:
     assert not takes(part, '{"x":"a"}')
 
 
-def test_arguments_of_which_one_is_needed_keep_their_types(takes: Takes) -> None:
+def test_arguments_of_which_one_is_needed_keep_their_types(takes):
     """Some tools say so beside their arguments."""
     either = [{"required": ["x"]}, {"required": ["v"]}]
     language = Language(json_expression(tool_schema({**POINT, "required": [], "anyOf": either})))
@@ -266,16 +262,16 @@ def test_arguments_of_which_one_is_needed_keep_their_types(takes: Takes) -> None
 @pytest.mark.parametrize(
     ("schema", "made"), [(None, NO_ARGUMENTS), ({}, NO_ARGUMENTS), ({"type": "object"}, ANY_OBJECT)]
 )
-def test_a_tool_may_have_no_schema(schema: Any, made: Any) -> None:
+def test_a_tool_may_have_no_schema(schema, made):
     assert tool_schema(schema) == made
 
 
-def test_what_is_no_schema_is_refused() -> None:
+def test_what_is_no_schema_is_refused():
     with pytest.raises(InputError, match="not an object"):
         tool_schema("x")
 
 
-def test_a_schema_too_deep_is_any_object(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_schema_too_deep_is_any_object(caplog):
     caplog.set_level("INFO", "pyspec")
     schema: dict[str, Any] = {}
     for _ in range(500):
@@ -284,14 +280,14 @@ def test_a_schema_too_deep_is_any_object(caplog: pytest.LogCaptureFixture) -> No
     assert "levels deep" in caplog.text
 
 
-def test_a_schema_of_thousands_of_parts_is_not_tried_part_by_part() -> None:
+def test_a_schema_of_thousands_of_parts_is_not_tried_part_by_part():
     """It is any object if more than a few cannot be held."""
     parts = {f"a{n}": {"pattern": f"(?={n})"} for n in range(1200)}
     assert tool_schema({"type": "object", "properties": parts}) == ANY_OBJECT
 
 
 @pytest.fixture
-def read_again() -> Iterator[None]:
+def read_again():
     schemas._takes_spaces.cache_clear()
     yield
     schemas._takes_spaces.cache_clear()
@@ -299,9 +295,7 @@ def read_again() -> Iterator[None]:
 
 @pytest.mark.usefixtures("read_again")
 @pytest.mark.parametrize(("found", "spaces"), [("1.5.0", False), ("1.9.1", True), ("1.10.0", True)])
-def test_an_old_llguidance_writes_no_spaces(
-    monkeypatch: pytest.MonkeyPatch, found: str, spaces: bool
-) -> None:
+def test_an_old_llguidance_writes_no_spaces(monkeypatch, found, spaces):
     """It knows no pattern of them, and would let a model write them for ever."""
     monkeypatch.setattr(schemas, "version", lambda _: found)
     options = json.loads(schemas._written({"type": "object"}))["x-guidance"]

@@ -1,9 +1,6 @@
 """Which spaces an answer of JSON is expected to have."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +16,7 @@ PARTS = st.recursive(
 VALUES = st.dictionaries(st.sampled_from(["a", "b,", 'c"']), PARTS, min_size=1, max_size=3)
 
 
-def missed(text: bytes, spacing: Spacing) -> list[bytes]:
+def missed(text, spacing):
     found = []
     for at in range(len(text)):
         char = text[at : at + 1]
@@ -34,7 +31,7 @@ def missed(text: bytes, spacing: Spacing) -> list[bytes]:
 
 @pytest.mark.parametrize("indent", [1, 2, 4])
 @given(value=VALUES)
-def test_json_with_lines_is_foreseen_after_its_first(indent: int, value: Any) -> None:
+def test_json_with_lines_is_foreseen_after_its_first(indent, value):
     text = json.dumps(value, indent=indent).encode()
     spacing = Spacing()
     start = 3 + indent
@@ -43,11 +40,11 @@ def test_json_with_lines_is_foreseen_after_its_first(indent: int, value: Any) ->
 
 
 @given(value=VALUES)
-def test_json_in_one_line_is_foreseen_from_the_start(value: Any) -> None:
+def test_json_in_one_line_is_foreseen_from_the_start(value):
     assert missed(json.dumps(value).encode(), Spacing()) == []
 
 
-def test_separators_are_learnt() -> None:
+def test_separators_are_learnt():
     spacing = Spacing()
     spacing.read(b'{"a":1,"b":2,')
     assert spacing.expected(b'"') == b""
@@ -57,7 +54,7 @@ def test_separators_are_learnt() -> None:
     assert spacing.expected(b"3") == b""
 
 
-def test_what_the_model_wrote_before_is_expected_at_first() -> None:
+def test_what_the_model_wrote_before_is_expected_at_first():
     spacing = Spacing()
     spacing.read(b'{\n  "a": [')
     again = Spacing(nested=spacing.nested)

@@ -1,7 +1,5 @@
 """Chat models by short names: found, fetched with their drafts, and used."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -49,7 +47,6 @@ def hub():
 
 
 def test_one_command_fetches_a_model_and_its_draft(hub, tmp_path):
-    """Sizes and licences first; the short name then works wherever names do."""
     done = pyspec(hub, tmp_path, "pull", "qwen3", "--draft")
     said = done.stderr.splitlines()
     assert said[0] == "qwen3:4b: Qwen/Qwen3-4B-GGUF:Q4_K_M, 2.50 GB, Apache-2.0"
@@ -61,7 +58,6 @@ def test_one_command_fetches_a_model_and_its_draft(hub, tmp_path):
 
 
 def test_without_the_option_the_draft_is_named(hub, tmp_path):
-    """And not fetched; without --draft nobody asked for it."""
     said = pyspec(hub, tmp_path, "pull", "qwen3").stderr
     named = "its draft: Qwen/Qwen3-0.6B-GGUF:Q8_0 (0.64 GB, Apache-2.0); `pyspec models pull Qwen"
     assert named in said
@@ -79,7 +75,6 @@ def test_what_is_here_is_not_fetched_again(hub, tmp_path):
 
 
 def test_what_is_not_here_says_how_to_get_it():
-    """A short name by itself fetches nothing."""
     with pytest.raises(ModelNotFound) as caught:
         resolve("qwen3:8b")
     assert caught.value.hint == "fetch it with `pyspec models pull qwen3:8b` (5.03 GB)"

@@ -1,7 +1,5 @@
 """Conversion: made by llama.cpp in a child, recorded, found by name, never half there."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.shop import WHEEL, sha
 from llama_cpp import llama_cpp as lc

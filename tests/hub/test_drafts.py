@@ -1,7 +1,5 @@
 """Which models can draft for which, among files made for the test."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -12,13 +10,7 @@ from helpers import tiny, tiny_eagle
 
 from pyspec.gguf.header import Facts, facts_of
 from pyspec.gguf.vocabulary import VocabularyHash
-from pyspec.hub.drafts import (
-    candidates,
-    drafts_here,
-    is_of,
-    known_drafts,
-    without_drafts,
-)
+from pyspec.hub.drafts import candidates, drafts_here, is_of, known_drafts, without_drafts
 from pyspec.hub.locate import add
 from pyspec.hub.sources import Family, FamilyDraft, load_manifest
 
@@ -42,7 +34,6 @@ def names_of(target):
 
 
 def test_models_with_the_vocabulary_smallest_first(home):
-    """Same tokens fit, whichever of them ends answers, and padded ones; others, larger models and the target itself do not."""
     target = made(home / "target.gguf", n_layer=8)
     made(home / "half.gguf", n_layer=4)
     small = made(home / "small.gguf", n_layer=1)
@@ -217,7 +208,6 @@ def test_what_is_known_runs_as_it_is():
 
 
 def test_known_targets_are_of_their_family(smollm2, monkeypatch):
-    """The default target is known by the numbers of its own header."""
     facts = facts_of(Path(smollm2))
     assert [f.name for f in load_manifest().family if is_of(facts, f)] == ["SmolLM2"]
 
@@ -284,7 +274,6 @@ def test_a_draft_of_the_same_repository(home, place):
 
 
 def test_a_draft_beside_its_model_goes_before_smaller_ones(home, monkeypatch):
-    """Also where it fits as any model here does, and then it is tried once."""
     target = put(home / "mine/toy.gguf", tiny.write(home / "t.gguf", n_layer=40).read_bytes())
     add(
         put(home / "mine/toy-draft.gguf", tiny.write(home / "d.gguf", n_layer=2).read_bytes()),

@@ -1,7 +1,5 @@
 """Fetching: what arrives is verified, and after any fault the cache is as before."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

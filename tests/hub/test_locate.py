@@ -1,7 +1,5 @@
 """From a name or a path to a file, and from a file to what fits it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The manifest, real and damaged, and the hub by its real client, against a server on this machine that speaks its protocol."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -220,7 +218,6 @@ def test_what_the_hub_does_not_have(hub, tmp_path, name, says):
 
 
 def test_a_split_file_is_fetched_and_removed_whole(tmp_path):
-    """Its first part stands for all of them, by the name of the file as by the repository's."""
     parts = {path.name: path.read_bytes() for path in split(tmp_path)}
     with serving({"maker/big-GGUF": parts}) as server:
         done = pyspec(server, tmp_path, "pull", "hf:maker/big-GGUF/big-00001-of-00003.gguf")

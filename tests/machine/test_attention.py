@@ -1,7 +1,5 @@
 """Whether flash attention pays is measured for a shape of heads, kept for this machine, and followed by class and batch."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import llama_cpp
@@ -146,7 +144,6 @@ def test_what_cannot_be_timed_has_flash_attention(tiny_target, measured):
 
 
 def test_scores_that_memory_does_not_hold_decide(tiny_target, measured, monkeypatch):
-    """Without flash attention, the scores of a micro-batch lie in memory."""
     monkeypatch.setattr(attention, "machine_memory", lambda: 1 << 20)
     assert flash_pays(shape_of(tiny_target), 16, 1, n_ubatch=16) is False
     assert flash_pays(shape_of(tiny_target), 1 << 20, 1) is True

@@ -1,7 +1,5 @@
 """Tasks in child processes: their limits, and what a death means."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import llama_cpp

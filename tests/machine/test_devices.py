@@ -1,7 +1,5 @@
 """Devices: what is asked for and is not there is one sentence; machines' own tables are read right."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -114,7 +112,6 @@ def test_each_command_to_install_is_a_line(maker):
 
 
 def test_other_devices_have_their_flag(has):
-    """Whose machine has none that was found is told each maker's command, in a line of its own."""
     has(CPU)
     _, *commands = lacking_devices()
     wanted = [f"{module.reinstall(maker)}  # {maker}" for maker in ("NVIDIA", "AMD", "Intel")]

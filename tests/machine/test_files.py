@@ -1,7 +1,5 @@
 """Files: hashes remembered for one state of them, texts refused with the place, and what is written whole or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -57,7 +55,6 @@ def test_damaged_record_is_forgotten(content, path, record):
 
 @pytest.mark.parametrize("there", [b"{", b"\xff", rb'"\ud800"', b"[" * 100_000, b"5", None])
 def test_damage_is_said_once_and_written_anew(there, path, record, caplog):
-    """Also a FIFO in place of the file, which is not waited for but stays."""
     at = stamp(path)
     record.unlink()
     os.mkfifo(record) if there is None else record.write_bytes(there)

@@ -1,7 +1,5 @@
 """What control groups grant, and cores, are found; other programs' work is noticed, and one's own is not."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -32,7 +30,6 @@ from pyspec.machine.machine import Watch, _cpu_share
     ],
 )  # fmt: skip
 def test_share_of_the_processors(group, files, cpus, tmp_path):
-    """The least of the group and those above it, one at least; infinity without a limit."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(f"{group}\n")
     for name, text in files.items():
@@ -101,7 +98,6 @@ def test_a_machine_is_busy_where_others_need_our_processors(
 
 
 def test_a_look_is_at_what_happened_since_the_last(monkeypatch):
-    """Of three processors that worked for half a second each, this process was on one."""
     clocks = iter([(0.0, 10.0, 1.0), (0.5, 11.5, 1.5), (1.0, 11.5, 1.5)])
     monkeypatch.setattr(Watch, "_read", lambda _self: next(clocks))
     load = Watch(near=True)

@@ -1,7 +1,5 @@
 """Files that users name: regular ones of a limited size, at every place that opens one."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from collections.abc import Callable

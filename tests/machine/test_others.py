@@ -1,7 +1,5 @@
 """Folders laid out as ollama, LM Studio, the Hugging Face cache and llama.cpp lay them out."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -104,7 +102,6 @@ def test_a_blob_that_nothing_names_keeps_its_own(home):
 
 
 def test_a_refusal_names_a_file_of_ollamas(home):
-    """Nobody finds a hash among their models."""
     blob = ollama(home / "ollama", "toy:135m")
     with pytest.raises(ModelInvalid, match=r"toy:135m.: this is not a LoRA adapter"):
         check_adapter(blob)
@@ -144,7 +141,6 @@ def test_models_of_users_and_of_the_hub_in_ollama(home):
 
 
 def test_ollamas_variable(home, monkeypatch):
-    """OLLAMA_MODELS moves the folder; the usual one is then not looked at."""
     ollama(home / ".ollama/models", "old:1b")
     monkeypatch.setenv("OLLAMA_MODELS", str(home / "elsewhere"))
     blob = ollama(home / "elsewhere", "toy:1b", TINY + b"\0" * 32)

@@ -1,7 +1,5 @@
 """Models that ship: beside the manifest, in a package of their own, or fetched with the target that they are for."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -102,7 +100,6 @@ def test_the_package_of_its_own_is_found(head, tiny_bytes, tmp_path, monkeypatch
 
 @pytest.mark.usefixtures("shop")
 def test_what_came_with_others_drafts_is_beside_them(tmp_path):
-    """A file of the same name elsewhere is somebody else's."""
     assert came_with(tmp_path / "head.gguf", ".prior.json") == tmp_path / "head.prior.json"
 
 
@@ -113,7 +110,6 @@ def test_one_that_is_of_no_wheel_is_not_fetched(shop, tiny_bytes):
 
 
 def test_the_package_holds_what_the_manifest_says():
-    """Its name, its version and its files are those of the manifest, of the extra, and of the code."""
     own = tomllib.loads((ROOT / "models" / "pyproject.toml").read_text())
     code = tomllib.loads((ROOT / "pyproject.toml").read_text())
     name, version = own["project"]["name"], own["project"]["version"]

@@ -1,15 +1,10 @@
 """No text ends the process or keeps it for ever, whichever way a vocabulary splits texts into words."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import llama_cpp
 import pytest
@@ -32,7 +27,7 @@ UNSPELLED = ("gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace")
 """Those that do not spell bytes as the tiny vocabulary does."""
 
 
-def split(path: Path, pre: str, _report: int) -> None:
+def split(path, pre, _report):
     llm = TargetLlama(str(path), vocab_only=True, verbose=False, trust=True)
     for text in ((run * 100_000)[:100_000] for run in RUNS):
         try:
@@ -45,7 +40,7 @@ def split(path: Path, pre: str, _report: int) -> None:
 
 
 @contextmanager
-def vocabulary(folder: Path, pre: str) -> Iterator[TargetLlama]:
+def vocabulary(folder, pre):
     path = folder / f"{pre}.gguf"
     path.write_bytes(tiny_words(pre).build())
     llm = TargetLlama(str(path), vocab_only=True, verbose=False, trust=True)
@@ -59,7 +54,7 @@ SOME = ("tekken", "falcon", "bloom", "exaone-moe", "deepseek-v3")
 @pytest.mark.parametrize(
     "pre", [pytest.param(pre, marks=[pytest.mark.slow] * (pre not in SOME)) for pre in PRE]
 )
-def test_long_runs(pre: str, tmp_path: Path) -> None:
+def test_long_runs(pre, tmp_path):
     """100,000 characters of one kind become tokens, where llama.cpp's own call is deeper than the stack."""
     path = tmp_path / "words.gguf"
     path.write_bytes(tiny_words(pre).build())
@@ -68,9 +63,7 @@ def test_long_runs(pre: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pre", ["tekken", "qwen2", "default"])
-def test_a_deep_call_gives_the_same_tokens(
-    pre: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deep_call_gives_the_same_tokens(pre, tmp_path, monkeypatch):
     text = "".join(run * 300 for run in RUNS).encode()
     with vocabulary(tmp_path, pre) as llm:
         deep = llm.tokenize(text)
@@ -78,7 +71,7 @@ def test_a_deep_call_gives_the_same_tokens(
         assert llm.tokenize(text) == deep
 
 
-def test_too_long_a_paragraph_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_a_paragraph_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tokenizer, "MAX_STACK", 4 << 20)
     with vocabulary(tmp_path, "tekken") as llm:
         with pytest.raises(InputError, match="lines"):
@@ -87,7 +80,7 @@ def test_too_long_a_paragraph_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("pre", "run"), [("superbpe", "7"), ("deepseek-llm", " ")])
-def test_runs_that_would_take_minutes_are_refused(pre: str, run: str, tmp_path: Path) -> None:
+def test_runs_that_would_take_minutes_are_refused(pre, run, tmp_path):
     """Their expressions are tried from each character of a run to its end."""
     with vocabulary(tmp_path, pre) as llm:
         for text in (f"{run * 100_000}\u4e16", f"{run * 2000}\u4e16" * 50):
@@ -100,25 +93,25 @@ def test_runs_that_would_take_minutes_are_refused(pre: str, run: str, tmp_path: 
 @pytest.mark.parametrize(
     "text", [b"\xf7\xbf\xbf\xbf", b"a\xf4\x90\x80\x80b", b"\xed\xa0\x80\xff\xc0", b"a  b \n c"]
 )
-def test_any_bytes(text: bytes, pre: str, tmp_path: Path) -> None:
+def test_any_bytes(text, pre, tmp_path):
     """llama.cpp throws through C for numbers above U+10FFFF, and asserts for two spaces of some vocabularies."""
     with vocabulary(tmp_path, pre) as llm:
         assert llm.tokenize(text + b"a", add_bos=False)
 
 
-def test_bytes_beyond_unicode_are_damaged_text(tmp_path: Path) -> None:
+def test_bytes_beyond_unicode_are_damaged_text(tmp_path):
     with vocabulary(tmp_path, "qwen2") as llm:
         assert llm.tokenize(b"a\xf7\xbf\xbf\xbfb") == llm.tokenize("a\ufffdb".encode())
 
 
-def test_what_a_deep_call_raises_reaches_the_caller() -> None:
+def test_what_a_deep_call_raises_reaches_the_caller():
     with pytest.raises(ZeroDivisionError):
         call_with_stack(lambda: 1 // 0, 1 << 20)
     with pytest.raises(EngineError, match="memory"):
         call_with_stack(lambda: 1, 1 << 46)
 
 
-def test_a_thread_with_such_a_stack_is_not_started_twice() -> None:
+def test_a_thread_with_such_a_stack_is_not_started_twice():
     """A schema's parts are tried one by one: each by a thread of its own would take a hundred times as long."""
     outer, inner, more = call_with_stack(
         lambda: (
@@ -132,13 +125,13 @@ def test_a_thread_with_such_a_stack_is_not_started_twice() -> None:
 
 
 @given(text=st.text(max_size=60) | st.lists(st.sampled_from(RUNS), max_size=30).map("".join))
-def test_fewest_is_a_lower_bound(text: str, counted: TargetLlama) -> None:
+def test_fewest_is_a_lower_bound(text, counted):
     data = text.encode("utf-8", "replace")
     assert counted.tokenizer_.fewest(data) <= len(counted.tokenize(data, add_bos=False))
 
 
 @pytest.fixture(scope="module", params=["tekken", "default", "gemma4", "whitespace"])
-def counted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def counted(request, tmp_path_factory):
     with vocabulary(tmp_path_factory.mktemp("counted"), request.param) as llm:
         yield llm
 
@@ -148,7 +141,7 @@ PIECES = [*MARKS, "a", " ", "\n", "<", "im_end", "|>", "\u2603", " b c ", "<s>",
 
 
 @pytest.fixture(scope="module", params=[("gpt2", False), ("llama", False), ("gpt2", True), ("llama", True)])  # fmt: skip
-def opened(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetLlama]:
+def opened(request, tmp_path_factory):
     model, defined = request.param
     path = tmp_path_factory.mktemp("splits") / "v.gguf"
     how = {"kind": tiny.USER_DEFINED} if defined else {}
@@ -158,7 +151,7 @@ def opened(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     llm.close()
 
 
-def by_llama_cpp(llm: TargetLlama, text: bytes, add_bos: bool, special: bool) -> list[int]:
+def by_llama_cpp(llm, text, add_bos, special):
     tokens = (ctypes.c_int32 * (len(text) + 8))()
     n = llama_cpp.llama_tokenize(llm._model.vocab, text, len(text), tokens, len(tokens), add_bos, special)  # fmt: skip
     return list(tokens[:n])
@@ -170,9 +163,7 @@ def by_llama_cpp(llm: TargetLlama, text: bytes, add_bos: bool, special: bool) ->
     add_bos=st.booleans(),
     special=st.booleans(),
 )
-def test_same_tokens_as_llama_cpps_own(
-    pieces: list[str], add_bos: bool, special: bool, opened: TargetLlama
-) -> None:
+def test_same_tokens_as_llama_cpps_own(pieces, add_bos, special, opened):
     text = "".join(pieces).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizer, "SHORT", 0)
@@ -180,7 +171,7 @@ def test_same_tokens_as_llama_cpps_own(
     assert found == by_llama_cpp(opened, text, add_bos, special)
 
 
-def test_words_are_found_once_each(opened: TargetLlama) -> None:
+def test_words_are_found_once_each(opened):
     """Work grows with the text: a text of many words costs llama.cpp no search of its own."""
     text, asked = "a<|im_end|>b" * 5000, []
     tokenizer = opened.tokenizer_
@@ -192,7 +183,7 @@ def test_words_are_found_once_each(opened: TargetLlama) -> None:
     assert len(asked) < 10
 
 
-def test_detokenizing_reads_each_piece_once(opened: TargetLlama) -> None:
+def test_detokenizing_reads_each_piece_once(opened):
     ids = [tiny.mark(0), tiny.mark(1)] * 5000
     assert opened.detokenize(ids, special=True) == b"<|im_start|><|im_end|>" * 5000
     with pytest.MonkeyPatch.context() as patch:
@@ -200,7 +191,7 @@ def test_detokenizing_reads_each_piece_once(opened: TargetLlama) -> None:
         assert opened.detokenize(ids, special=True) == b"<|im_start|><|im_end|>" * 5000
 
 
-def test_a_text_that_takes_too_long_is_refused(opened: TargetLlama) -> None:
+def test_a_text_that_takes_too_long_is_refused(opened):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizer, "BUDGET_S", -1.0)
         with pytest.raises(InputError, match="longer than"):
