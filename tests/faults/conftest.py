@@ -1,20 +1,15 @@
 """What the cases share: a cache of their own, and the command with its one sentence."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from pyspec.cli.main import main
 
 
 @pytest.fixture
-def command(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def command(capfd):
     """Runs `pyspec generate` on a file; its exit code and stderr, which must be one sentence where it failed."""
 
-    def run(path: Path | str, *args: str, prompt: str = "a") -> tuple[int, str]:
+    def run(path, *args, prompt="a"):
         base = ["generate", prompt, "-m", str(path), "-n", "2", "-t", "1", "-c", "256", "--raw"]
         with pytest.raises(SystemExit) as end:
             main([*base, "--draft", "none", "--no-stats", *args])

@@ -1,11 +1,8 @@
 """Cases 14 to 27 of `cases.py`, texts, options and memory: each ends in an answer or a sentence."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -22,9 +19,7 @@ from pyspec.errors import InputError, OptionError
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def test_14_bytes_that_are_no_text(
-    tiny_ascii: Path, command: Callable[..., tuple[int, str]]
-) -> None:
+def test_14_bytes_that_are_no_text(tiny_ascii, command):
     """A prompt with half a surrogate is one error of the caller."""
     assert command(tiny_ascii, prompt="a\udcff")[0] == 2
     assert command(tiny_ascii, "-s", "a\udcff")[0] == 2
@@ -33,9 +28,7 @@ def test_14_bytes_that_are_no_text(
 
 
 @pytest.mark.parametrize("text", ["a\0", "é", "\ufffd"])
-def test_15_what_a_vocabulary_cannot_spell(
-    text: str, tiny_ascii: Path, tmp_path: Path, command: Callable[..., tuple[int, str]]
-) -> None:
+def test_15_what_a_vocabulary_cannot_spell(text, tiny_ascii, tmp_path, command):
     with load(tiny_ascii) as llm:
         with pytest.raises(InputError, match="cannot spell"):
             llm.create_completion(text)
@@ -47,7 +40,7 @@ def test_15_what_a_vocabulary_cannot_spell(
         assert llm.create_completion(text, max_tokens=1)
 
 
-def test_15_ids_that_are_no_tokens(tiny_ascii: Path) -> None:
+def test_15_ids_that_are_no_tokens(tiny_ascii):
     """llama.cpp would throw through C."""
     with load(tiny_ascii) as llm:
         for token in (-1, 10**6):
@@ -55,7 +48,7 @@ def test_15_ids_that_are_no_tokens(tiny_ascii: Path) -> None:
                 llm.detokenize([token])
 
 
-def test_22_context_fills(tiny_ascii: Path, command: Callable[..., tuple[int, str]]) -> None:
+def test_22_context_fills(tiny_ascii, command):
     with load(tiny_ascii, draft="lookup") as llm:
         answer = llm.create_completion("ab" * 20, max_tokens=10_000, temperature=0)
     assert answer["usage"]["total_tokens"] >= 60
@@ -67,7 +60,7 @@ FILLED = ["-n", "-1", "--temp", "0", "-t", "1", "--trust-model", "--draft", "loo
 
 @pytest.mark.parametrize("asked", [17, 300, 500])
 @pytest.mark.parametrize("name", ["generate", "chat"])
-def test_22_context_fills_a_command(tiny_ascii: Path, asked: int, name: str) -> None:
+def test_22_context_fills_a_command(tiny_ascii, asked, name):
     """llama.cpp rounds a context up to 256; all of it is filled, the text kept, and the reason said."""
     raw = ["--raw"] if name == "generate" else []
     code, answer, said = run(name, "-m", tiny_ascii, "-c", asked, *FILLED, *raw, stdin=b"abc")
@@ -86,7 +79,7 @@ def test_22_context_fills_a_command(tiny_ascii: Path, asked: int, name: str) -> 
     ],
     ids=str,
 )  # fmt: skip
-def test_23_ranges_of_the_class(option: dict[str, int], tiny_ascii: Path) -> None:
+def test_23_ranges_of_the_class(option, tiny_ascii):
     with pytest.raises(OptionError, match=next(iter(option))):
         load(tiny_ascii, **option)
 
@@ -97,25 +90,23 @@ def test_23_ranges_of_the_class(option: dict[str, int], tiny_ascii: Path) -> Non
      "--repeat-penalty 0", "--repeat-penalty -1", "--temp nan", "--temp -1", "--top-p 0", "--min-p 2",
      "--draft-max -1", "-n -2"],
 )  # fmt: skip
-def test_23_ranges_of_the_command(
-    option: str, tiny_ascii: Path, command: Callable[..., tuple[int, str]]
-) -> None:
+def test_23_ranges_of_the_command(option, tiny_ascii, command):
     assert command(tiny_ascii, *option.split())[0] == 2
 
 
 @pytest.mark.parametrize("option", ["top_p", "min_p", "repeat_penalty", "temperature"])
-def test_23_ranges_of_a_call(option: str, tiny_ascii: Path) -> None:
+def test_23_ranges_of_a_call(option, tiny_ascii):
     with load(tiny_ascii) as llm, pytest.raises(OptionError, match=option):
         llm.create_completion("a", **{option: float("nan")})
 
 
 @linux  # which alone keeps to a limit of address space
 @pytest.mark.parametrize("megabytes", [50, 200, 500, 900])
-def test_27_little_memory(megabytes: int, smollm2: str) -> None:
+def test_27_little_memory(megabytes, smollm2):
     """Under a limit on address space it answers, or says one sentence."""
     import_module("pyspec.cli.generate")  # no import is what ends it
 
-    def limit() -> None:
+    def limit():
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + (megabytes << 20)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -146,8 +137,8 @@ DEFAULT = (("command", 200), ("class", 400))
     [pytest.param(*case, marks=[] if case in DEFAULT else pytest.mark.slow)
      for case in product(("command", "class"), (200, 400, 800, 1200))],
 )  # fmt: skip
-def test_27_little_memory_from_the_start(megabytes: int, entry: str, smollm2: str) -> None:
-    def limit() -> None:
+def test_27_little_memory_from_the_start(megabytes, entry, smollm2):
+    def limit():
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
     asked = ["generate", "a", "-m", smollm2, "-n", "2", "-t", "1", "--draft", "none"]

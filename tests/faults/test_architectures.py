@@ -1,9 +1,6 @@
 """A random file of every architecture that llama.cpp knows answers rightly, or is refused by a sentence."""
 
-from __future__ import annotations
-
 import traceback
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +10,6 @@ from helpers.forked import run_child, told
 
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import PyspecError, UnsupportedModel
-from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.chain import Sampling
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -25,7 +21,7 @@ NEAR = 0.02
 """Nats between two tokens that rounding may swap."""
 
 
-def plain(path: Path) -> tuple[list[int], list[float]]:
+def plain(path):
     """What llama-cpp-python answers, a token a decode, and how far each token was ahead of the next likely one."""
     llm = TargetLlama(str(path), trust=True, verbose=False, logits_all=True, **EXACT)
     found, ahead = [], []
@@ -40,7 +36,7 @@ def plain(path: Path) -> tuple[list[int], list[float]]:
     return found, ahead
 
 
-def answers(path: Path) -> tuple[str, str]:
+def answers(path):
     try:
         with drafting(path) as llm:
             steps = llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N)
@@ -56,7 +52,7 @@ def answers(path: Path) -> tuple[str, str]:
     return said
 
 
-def drafting(path: Path) -> SpeculativeLlama:
+def drafting(path):
     try:
         return load(path, draft="lookup", length="fixed:3", **EXACT)
     except UnsupportedModel as error:
@@ -70,7 +66,7 @@ _MORE = (name for name in tiny_archs.NAMES if name not in FEW)
 
 
 @pytest.mark.parametrize("arch", [*FEW, *(pytest.param(n, marks=pytest.mark.slow) for n in _MORE)])
-def test_architectures(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_architectures(arch, tmp_path, monkeypatch):
     """Each in a fork, so that one that ended the process would be known by its name."""
     monkeypatch.setattr("pyspec.gguf.check.run_child", run_child)
     path = tmp_path / f"{arch}.gguf"

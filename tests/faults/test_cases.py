@@ -1,7 +1,5 @@
 """The table of cases is true: thirty, each with tests that exist."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 
@@ -11,12 +9,12 @@ from faults.cases import CASES
 TESTS = Path(__file__).parents[1]
 
 
-def test_all_numbers_are_there() -> None:
+def test_all_numbers_are_there():
     assert list(CASES) == list(range(1, 31))
 
 
 @pytest.mark.parametrize("number", CASES)
-def test_a_case_has_its_tests(number: int) -> None:
+def test_a_case_has_its_tests(number):
     for where in (CASES[number].called, CASES[number].command):
         if where.startswith("none: "):
             continue

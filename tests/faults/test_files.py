@@ -1,19 +1,15 @@
 """Cases 1 to 12 of `cases.py`, bad model files: a typed error from the class, one sentence from the command."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from faults.cases import load
 from helpers import tiny_eagle
-from helpers.make_gguf import ARR, STR, U32, U64, Gguf, string, tiny_llama
+from helpers.make_gguf import ARR, STR, U32, U64, string, tiny_llama
 from helpers.running import start
 
 from pyspec.engine.handle import Engine
@@ -31,25 +27,25 @@ from pyspec.errors import (
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def changed(change: Callable[[Gguf], None]) -> bytes:
+def changed(change):
     made = tiny_llama()
     change(made)
     return made.build()
 
 
-def _set(key: str, kind: int, value: Any) -> Callable[[Gguf], None]:
+def _set(key, kind, value):
     return lambda made: made.kv.__setitem__(key, (kind, value))
 
 
-def _words(words: list[str]) -> Callable[[Gguf], None]:
+def _words(words):
     return _set("tokenizer.ggml.tokens", ARR, (STR, words))
 
 
-def _tensor(**fields: Any) -> Callable[[Gguf], None]:
+def _tensor(**fields):
     return lambda made: [setattr(made.tensors[1], k, v) for k, v in fields.items()] and None
 
 
-def _nan(made: Gguf) -> None:
+def _nan(made):
     made.tensors[2].data = struct.pack("<f", float("nan")) + made.tensors[2].data[4:]
 
 
@@ -93,10 +89,7 @@ FILES: list[tuple[str, bytes, type[PyspecError]]] = [
 
 
 @pytest.mark.parametrize(("raw", "error"), [c[1:] for c in FILES], ids=[c[0] for c in FILES])
-def test_bad_file(
-    raw: bytes, error: type[PyspecError], tmp_path: Path, command: Callable[..., tuple[int, str]]
-) -> None:
-    """Cases 3 to 8 and 12: a typed error from the class, a sentence and exit code 1 from the command."""
+def test_bad_file(raw, error, tmp_path, command):
     path = tmp_path / "bad-00001-of-00002.gguf"
     path.write_bytes(raw)
     with pytest.raises(error):
@@ -105,8 +98,7 @@ def test_bad_file(
 
 
 @pytest.mark.parametrize("role", ["draft", "companion"])
-def test_bad_side_model(role: str, tmp_path: Path) -> None:
-    """Cases 5 and 8 for drafts and companions."""
+def test_bad_side_model(role, tmp_path):
     sound, path = tmp_path / "sound.gguf", tmp_path / "side.gguf"
     sound.write_bytes(tiny_llama().build())
     path.write_bytes(changed(_nan))
@@ -115,8 +107,7 @@ def test_bad_side_model(role: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["01 missing", "01 folder", "02 fifo", "02 socket", "02 device"])
-def test_no_file(kind: str, tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
-    """Cases 1 and 2: nothing is opened that is no regular file."""
+def test_no_file(kind, tmp_path, command):
     path = tmp_path / "x.gguf"
     if "folder" in kind:
         path.mkdir()
@@ -133,7 +124,7 @@ def test_no_file(kind: str, tmp_path: Path, command: Callable[..., tuple[int, st
     assert command(path)[0] == 1
 
 
-def test_09_file_that_changes_while_open(tmp_path: Path) -> None:
+def test_09_file_that_changes_while_open(tmp_path):
     """Without mmap the weights are in memory: a file cut short meanwhile changes nothing."""
     path = tmp_path / "m.gguf"
     path.write_bytes(GOOD.build())
@@ -144,7 +135,7 @@ def test_09_file_that_changes_while_open(tmp_path: Path) -> None:
         assert llm.create_completion("abcd", max_tokens=4, temperature=0)["choices"] == before
 
 
-def test_09_file_that_changes_while_a_command_reads(tmp_path: Path) -> None:
+def test_09_file_that_changes_while_a_command_reads(tmp_path):
     path = tmp_path / "m.gguf"
     words = ["generate", "abcd", "-m", path, "-n", 60, "-t", 1, "--raw", "--temp", 0, "--no-mmap"]
     texts = []
@@ -164,9 +155,7 @@ def test_09_file_that_changes_while_a_command_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "template", ["{{ 'a'*10**9 }}", "{% for %}", "{{" + "(" * 3000 + ")" * 3000 + "}}"]
 )
-def test_10_hostile_template(
-    template: str, tmp_path: Path, command: Callable[..., tuple[int, str]]
-) -> None:
+def test_10_hostile_template(template, tmp_path, command):
     """It is no harm to load; a chat that needs it is one error, and the model goes on."""
     path = tmp_path / "m.gguf"
     path.write_bytes(changed(_set("tokenizer.chat_template", STR, template)))
@@ -177,9 +166,7 @@ def test_10_hostile_template(
     assert command(path)[0] == 0
 
 
-def test_11_another_vocabulary(
-    tmp_path: Path, tiny_target: Path, command: Callable[..., tuple[int, str]]
-) -> None:
+def test_11_another_vocabulary(tmp_path, tiny_target, command):
     """Draft and companion are refused by what differs first."""
     path = tmp_path / "draft.gguf"
     path.write_bytes(GOOD.build())
@@ -191,9 +178,7 @@ def test_11_another_vocabulary(
     assert (code, "token before a text" in said) == (1, True)
 
 
-def test_an_eagle_head_is_no_model(
-    tmp_path: Path, tiny_target: Path, command: Callable[..., tuple[int, str]]
-) -> None:
+def test_an_eagle_head_is_no_model(tmp_path, tiny_target, command):
     """llama.cpp loads it as one, and aborts in a decode where its ids are not its own."""
     path = tiny_eagle.write(tmp_path / "head.gguf", d2t=[10**6] * 16)
     for options in ({}, {"companion": str(path), "draft": str(tiny_target)}):

@@ -1,8 +1,5 @@
 """Grammars and schemas of the caller that take much, or cannot be followed to an end."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +15,7 @@ from pyspec.text.completions import format_language
 @pytest.mark.parametrize(
     "text", ["root ::= [", 'root ::= root "a"', "root ::= " + "(" * 20_000, 'root ::= "\udcff"']
 )
-def test_grammars_that_cannot_be_parsed(text: str, tiny_ascii: Path) -> None:
+def test_grammars_that_cannot_be_parsed(text, tiny_ascii):
     """llama.cpp would go on with none, or exhaust the stack."""
     with load(tiny_ascii) as llm, pytest.raises(InputError, match="grammar"):
         llm.create_completion("a", grammar=LlamaGrammar.from_string(text), max_tokens=2)
@@ -28,7 +25,7 @@ DEAD_END = 'root ::= "a" [^\\U00000000-\\U0010FFFF]'
 
 
 @pytest.mark.parametrize("draft", ["none", "lookup"])
-def test_a_grammar_that_comes_to_a_dead_end(draft: str, tiny_ascii: Path) -> None:
+def test_a_grammar_that_comes_to_a_dead_end(draft, tiny_ascii):
     """Where no token is allowed any more, llama.cpp would throw through C; the next answer is right."""
     with load(tiny_ascii, draft=draft) as llm:
         wanted = llm.create_completion("ab", max_tokens=4, temperature=0)["choices"]
@@ -40,11 +37,10 @@ def test_a_grammar_that_comes_to_a_dead_end(draft: str, tiny_ascii: Path) -> Non
         assert llm.create_completion("ab", max_tokens=4, temperature=0)["choices"] == wanted
 
 
-def test_a_dead_end_is_its_own_records_failure(tiny_ascii: Path) -> None:
+def test_a_dead_end_is_its_own_records_failure(tiny_ascii):
     records = [Record(id="dead", prompt="a", grammar=DEAD_END), Record(id="well", prompt="b")]
     with Batch(str(tiny_ascii), draft="none", parallel=2, n_ctx=64, n_threads=1) as batch:
         found = {result.id: result for result in batch.run(records)}
-    assert found["dead"].error is not None
     assert found["dead"].error.type == "InputError"
     assert found["well"].error is None
 
@@ -80,14 +76,13 @@ EXPENSIVE: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def llm(tiny_ascii: Path) -> Any:
-    """A model whose answers follow whatever they can."""
+def llm(tiny_ascii):
     with load(tiny_ascii) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("name", EXPENSIVE)
-def test_what_takes_much_is_refused_or_followed(name: str, llm: Any) -> None:
+def test_what_takes_much_is_refused_or_followed(name, llm):
     """And the process lives on: some of these exhausted the stack, or all memory."""
     try:
         language = format_language(EXPENSIVE[name])

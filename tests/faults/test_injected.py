@@ -3,11 +3,7 @@
 llama.cpp's functions are replaced in the extension's table, and the C library's in what the extension imports.
 """
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import msgspec
 import pytest
@@ -32,9 +28,9 @@ ANSWERS = (1, -1, -3)
 lasting = pytest.mark.parametrize("lasts", [False, True], ids=["once", "from-there-on"])
 
 
-def injecting(kind: Callable[[], Any]) -> Any:
+def injecting(kind):
     @pytest.fixture
-    def made() -> Iterator[Any]:
+    def made():
         faults = kind()
         yield faults
         faults.restore()
@@ -46,7 +42,7 @@ decodes, ends, allocations = injecting(Decodes), injecting(Ends), injecting(Allo
 
 
 @pytest.fixture
-def both(tiny_target, tiny_draft, tiny_companion, monkeypatch) -> dict[str, Any]:
+def both(tiny_target, tiny_draft, tiny_companion, monkeypatch):
     """A target with a draft and a companion, which both work in every round, whatever time they take."""
     plan = FixedPolicy.plan
     monkeypatch.setattr(
@@ -71,13 +67,13 @@ def parts(llm, decodes):
 
 
 @pytest.fixture
-def command(both, capfd) -> Callable[..., tuple[int, str, str]]:
+def command(both, capfd):
     files = ["-m", str(both["path"]), "--draft", str(both["draft"])]
     files += ["--companion", str(both["companion"])]
     files += ["--raw", "--temp", "0", "-n", "24", "-t", "1", "-c", "256"]
     options = ["--trust-model", "--no-stats", "--no-log"]
 
-    def run(*more: str) -> tuple[int, str, str]:
+    def run(*more):
         with pytest.raises(SystemExit) as end:
             main(["generate", "abc", *files, *options, "--length", "fixed:4", *more])
         return int(end.value.code or 0), *capfd.readouterr()
@@ -87,7 +83,7 @@ def command(both, capfd) -> Callable[..., tuple[int, str, str]]:
 
 @lasting
 @pytest.mark.parametrize("role", [Role.DRAFT, Role.COMPANION])
-def test_a_failing_side_changes_no_text(parts, decodes, role, lasts) -> None:
+def test_a_failing_side_changes_no_text(parts, decodes, role, lasts):
     llm, loop = parts, parts.assembly.loop
     reference = ask(llm, PROMPT).ids
     k = 0
@@ -102,7 +98,7 @@ def test_a_failing_side_changes_no_text(parts, decodes, role, lasts) -> None:
 
 
 @lasting
-def test_a_failing_target_is_one_error(parts, decodes, lasts) -> None:
+def test_a_failing_target_is_one_error(parts, decodes, lasts):
     llm = parts
     reference = ask(llm, PROMPT).ids
     k, failed = 0, True
@@ -124,7 +120,7 @@ def test_a_failing_target_is_one_error(parts, decodes, lasts) -> None:
 
 
 @lasting
-def test_a_failing_target_ends_no_batch(tiny_target, decodes, lasts) -> None:
+def test_a_failing_target_ends_no_batch(tiny_target, decodes, lasts):
     prompts = ["abc", "bcd", "cde"]
     options = {"draft": "none", "companion": "none", "n_ctx": 256, "parallel": 2, "n_threads": 1}
     settings = Settings(max_tokens=8, raw=True)
@@ -146,7 +142,7 @@ def test_a_failing_target_ends_no_batch(tiny_target, decodes, lasts) -> None:
 
 
 @lasting
-def test_a_failing_target_is_one_sentence(command, decodes, lasts) -> None:
+def test_a_failing_target_is_one_sentence(command, decodes, lasts):
     decodes.fail(Role.TARGET, 0)
     code, reference, _ = command("--draft", "none", "--companion", "none")
     assert (code, len(reference) > 20) == (0, True)
@@ -165,7 +161,7 @@ def test_a_failing_target_is_one_sentence(command, decodes, lasts) -> None:
 
 @lasting
 @pytest.mark.parametrize("theta", [1.0, 0.5], ids=["strict", "margin"])
-def test_an_end_anywhere_is_the_end(open_llama, both, ends, theta, lasts) -> None:
+def test_an_end_anywhere_is_the_end(open_llama, both, ends, theta, lasts):
     llm = open_llama(**both, verification=Margin(theta, budget=0.0))
     reference = ask(llm, PROMPT, 24).ids
     k, failed, inside = 0, True, 0
@@ -184,7 +180,7 @@ def test_an_end_anywhere_is_the_end(open_llama, both, ends, theta, lasts) -> Non
     assert inside > 5  # drafted tokens that were accepted, and the end
 
 
-def test_an_end_anywhere_ends_the_command(command, ends) -> None:
+def test_an_end_anywhere_ends_the_command(command, ends):
     _, reference, _ = command()
     lengths = set()
     k, failed = 0, True
@@ -200,8 +196,7 @@ def test_an_end_anywhere_ends_the_command(command, ends) -> None:
 
 
 @lasting
-def test_a_failing_allocation_is_one_error(open_llama, both, allocations, lasts) -> None:
-    """Case 27: whichever allocation of the extension fails, an EngineError says so or the text is right, as is the next."""
+def test_a_failing_allocation_is_one_error(open_llama, both, allocations, lasts):
     reference = ask(open_llama(**both), PROMPT).ids
     k, failed, errors = 0, True, 0
     while failed:
@@ -223,7 +218,7 @@ def test_a_failing_allocation_is_one_error(open_llama, both, allocations, lasts)
 
 
 @lasting
-def test_a_failing_allocation_is_one_sentence(command, allocations, lasts) -> None:
+def test_a_failing_allocation_is_one_sentence(command, allocations, lasts):
     _, reference, _ = command()
     k, failed, errors = 0, True, 0
     while failed:

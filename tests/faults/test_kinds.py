@@ -1,10 +1,6 @@
 """Models that are no decoders, and those that know so many positions and no more: a sentence, never the process' end."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from faults.cases import load
@@ -19,7 +15,7 @@ from pyspec.gguf.kinds import _PURPOSE
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def gpt2(folder: Path, positions: int) -> Path:
+def gpt2(folder, positions):
     path = folder / f"gpt2-{positions}.gguf"
     path.write_bytes(tiny_positions.gpt2(positions).build())
     return path
@@ -27,8 +23,7 @@ def gpt2(folder: Path, positions: int) -> Path:
 
 @pytest.mark.parametrize("positions", [20, 100, 256])
 @pytest.mark.parametrize("draft", ["none", "lookup", "itself"])
-def test_an_answer_ends_with_the_positions(positions: int, draft: str, tmp_path: Path) -> None:
-    """Whatever context was asked for, and whatever drafts."""
+def test_an_answer_ends_with_the_positions(positions, draft, tmp_path):
     path = gpt2(tmp_path, positions)
     words = {"itself": str(path)}
     with load(path, n_ctx=4096, draft=words.get(draft, draft), length="fixed:4") as llm:
@@ -39,7 +34,7 @@ def test_an_answer_ends_with_the_positions(positions: int, draft: str, tmp_path:
             llm.eval([5] * 300)
 
 
-def test_the_smaller_context_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_smaller_context_is_said_once(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "pyspec"):
         load(gpt2(tmp_path, 100), n_ctx=4096).close()
     said = [line for line in caplog.messages if "positions" in line]
@@ -48,12 +43,12 @@ def test_the_smaller_context_is_said_once(tmp_path: Path, caplog: pytest.LogCapt
     ]
 
 
-def test_plain_ways_end_there_too(tmp_path: Path) -> None:
+def test_plain_ways_end_there_too(tmp_path):
     with load(gpt2(tmp_path, 100), n_ctx=4096, logits_all=True) as llm:
         assert llm.create_completion("abc", max_tokens=500, temperature=0)
 
 
-def test_a_batch_ends_with_the_positions(tmp_path: Path) -> None:
+def test_a_batch_ends_with_the_positions(tmp_path):
     path = str(gpt2(tmp_path, 100))
     batch = Batch(path, parallel=2, n_threads=1, settings=Settings(max_tokens=4000))
     results = list(batch.run(["abc", "abd", "x" * 200]))
@@ -64,8 +59,7 @@ def test_a_batch_ends_with_the_positions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["draft", "companion"])
-def test_side_models_know_as_many_positions(role: str, tmp_path: Path, tiny_target: Path) -> None:
-    """One that knows fewer than the target's context is refused."""
+def test_side_models_know_as_many_positions(role, tmp_path, tiny_target):
     short, long = gpt2(tmp_path, 300), gpt2(tmp_path, 512)
     options = {"draft": str(long), "companion": "none"} | {role: str(short)}
     with pytest.raises(UnsupportedModel, match="-c 256"):
@@ -75,7 +69,7 @@ def test_side_models_know_as_many_positions(role: str, tmp_path: Path, tiny_targ
 
 
 @pytest.mark.parametrize("arch", sorted(_PURPOSE))
-def test_other_kinds_are_refused_by_name(arch: str, tmp_path: Path) -> None:
+def test_other_kinds_are_refused_by_name(arch, tmp_path):
     """Encoders, embedders, diffusion models: before anything is loaded, as a target and beside one."""
     made = tiny_llama()
     good = tmp_path / "good.gguf"
@@ -89,7 +83,7 @@ def test_other_kinds_are_refused_by_name(arch: str, tmp_path: Path) -> None:
         load(good, draft=str(path))
 
 
-def test_a_model_that_looks_ahead_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_looks_ahead_is_refused(tmp_path):
     """Whatever its architecture, and where an override makes it one: llama.cpp ends the process for its longer prompts."""
     made = tiny_llama()
     good, path = tmp_path / "good.gguf", tmp_path / "ahead.gguf"
@@ -106,7 +100,7 @@ def test_a_model_that_looks_ahead_is_refused(tmp_path: Path) -> None:
     load(path, kv_overrides={"llama.attention.causal": True}).close()
 
 
-def test_a_command_says_it(tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
+def test_a_command_says_it(tmp_path, command):
     path = tmp_path / "bert.gguf"
     path.write_bytes(tiny_positions.bert(64).build())
     code, said = command(path)
@@ -114,7 +108,7 @@ def test_a_command_says_it(tmp_path: Path, command: Callable[..., tuple[int, str
     assert "'bert.gguf' is a bert model, which turns texts into embeddings" in said
 
 
-def test_an_embedder_embeds(tmp_path: Path) -> None:
+def test_an_embedder_embeds(tmp_path):
     path = tmp_path / "bert.gguf"
     path.write_bytes(tiny_positions.bert(64).build())
     with load(path, embedding=True, n_ctx=512, n_ubatch=16) as llm:

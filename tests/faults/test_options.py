@@ -1,7 +1,5 @@
 """No value of an option of the class ends the process: a child tries all on tiny models, and says what it tries."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -46,7 +44,7 @@ for path, options in json.load(sys.stdin):
 """
 
 
-def end_of(folder: Path, values: dict[str, tuple[float, ...]]) -> tuple[int, str]:
+def end_of(folder, values):
     """The child's status, what it tried last, and its last words."""
     made = {
         "llama": tiny_llama(),
@@ -78,12 +76,12 @@ def end_of(folder: Path, values: dict[str, tuple[float, ...]]) -> tuple[int, str
     return done.returncode, "\n".join([*done.stdout.splitlines()[-1:], done.stderr[-300:]])
 
 
-def test_none_ends_the_process(tmp_path: Path) -> None:
+def test_none_ends_the_process(tmp_path):
     status, last = end_of(tmp_path, EVERY_DAY)
     assert status == 0, last
 
 
 @pytest.mark.slow
-def test_no_value_of_any_ends_the_process(tmp_path: Path) -> None:
+def test_no_value_of_any_ends_the_process(tmp_path):
     status, last = end_of(tmp_path, VALUES)
     assert status == 0, last

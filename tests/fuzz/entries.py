@@ -32,7 +32,6 @@ def _tolerate(call: Callable[[], object]) -> None:
 
 
 def by_class(path: Path) -> str:
-    """Load, complete and chat as a notebook would."""
     with _class(path) as llm:
         llm.create_completion("a", max_tokens=2)
         _tolerate(lambda: llm.create_completion(TEXT, max_tokens=2))
@@ -141,7 +140,6 @@ BYTES = (b"\xc3", b"a\xc3\xa9\xe9", b"\xff\xfe\xfd", b"\xf7\xbf\xbf\xbf", bytes(
 
 
 def by_texts(path: Path) -> str:
-    """Texts of all kinds become tokens, and some an answer."""
     with _class(path) as llm:
         for text in (*(text.encode() for text in TEXTS), *BYTES):
             for special in (False, True):
@@ -153,7 +151,6 @@ def by_texts(path: Path) -> str:
 
 
 def as_vocabulary(path: Path) -> str:
-    """The text that the file keeps becomes tokens by its vocabulary."""
     from pyspec.engine.target import TargetLlama
 
     _, text = read(path).kv["general.description"]

@@ -133,7 +133,6 @@ def _add_key(made: Gguf, rng: random.Random) -> None:
 
 
 def _add_own(prefix: str) -> Callable[[Gguf, random.Random], None]:
-    """As `_add_key`, under the keys of another architecture."""
     keys = [*(key.replace("llama.", f"{prefix}.") for key in KEYS), *(f"{prefix}.{k}" for k in OWN)]
 
     def add(made: Gguf, rng: random.Random) -> None:

@@ -3,14 +3,9 @@
 PYSPEC_FUZZ_DOORS is how many of each; 60 if not set.
 """
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -28,7 +23,7 @@ COUNT = int(os.environ.get("PYSPEC_FUZZ_DOORS", "60"))
 many = settings(max_examples=COUNT)
 
 
-def words(text: str) -> list[str]:
+def words(text):
     return text.split(" ")
 
 
@@ -82,12 +77,12 @@ texts = st.fixed_dictionaries(
 
 
 @pytest.fixture(scope="module")
-def batch(tiny_ascii: Path) -> Iterator[Batch]:
+def batch(tiny_ascii):
     with Batch(str(tiny_ascii), draft="none", n_ctx=256, parallel=1, n_threads=1) as made:
         yield made
 
 
-def understand(batch: Batch, path: str, body: Any) -> None:
+def understand(batch, path, body):
     data = json.dumps(body, allow_nan=False, default=str).encode("utf-8", "surrogatepass")
     with suppress(PyspecError):
         read = read_body(path, data)
@@ -95,7 +90,7 @@ def understand(batch: Batch, path: str, body: Any) -> None:
             assert isinstance(batch.maker.answer(0, record), Answer)
 
 
-def finite(value: Any) -> Any:
+def finite(value):
     """JSON has no NaN."""
     try:
         json.dumps(value, allow_nan=False)
@@ -106,13 +101,13 @@ def finite(value: Any) -> Any:
 
 @many
 @given(body=chats)
-def test_chats(batch: Batch, body: Any) -> None:
+def test_chats(batch, body):
     understand(batch, "/v1/chat/completions", finite(body))
 
 
 @many
 @given(body=texts)
-def test_completions(batch: Batch, body: Any) -> None:
+def test_completions(batch, body):
     understand(batch, "/v1/completions", finite(body))
 
 
@@ -124,6 +119,6 @@ grammars = st.lists(st.sampled_from(PIECES), max_size=24).map(" ".join) | st.tex
 
 @many
 @given(text=grammars)
-def test_grammars(batch: Batch, text: str) -> None:
+def test_grammars(batch, text):
     with suppress(PyspecError):
         check_constraint(Constraint(of_gbnf("root ::= " + text)), batch.target)

@@ -1,8 +1,5 @@
 """Fixtures of the kernels' tests: each test runs on every instruction set this machine has."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ NATIVE = Path(__file__).parents[2] / "native"
 
 
 @pytest.fixture(scope="session")
-def native() -> Path:
+def native():
     return NATIVE
 
 
@@ -21,7 +18,7 @@ def native() -> Path:
     params=range(lib.ps_simd_limit(lib.PS_SIMD_AVX512) + 1),
     ids=["base", "avx2", "avx512"].__getitem__,
 )
-def level(request: pytest.FixtureRequest) -> Iterator[int]:
+def level(request):
     assert lib.ps_simd_limit(request.param) == request.param
     yield request.param
     lib.ps_simd_limit(lib.PS_SIMD_AVX512)

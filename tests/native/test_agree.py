@@ -1,7 +1,5 @@
 """ps_agree against its twin."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -14,9 +12,7 @@ from hypothesis import strategies as st
 from pyspec._lib import ffi, lib
 
 
-def c_agree(
-    draft: np.ndarray, companion: np.ndarray, drafted: list[int]
-) -> tuple[int, list[tuple]]:
+def c_agree(draft, companion, drafted):
     out = ffi.new("ps_agreement[]", len(drafted))
     ids = np.array(drafted, np.int32)
     status = lib.ps_agree(
@@ -29,8 +25,7 @@ def c_agree(
 
 
 @given(row=rows(), seed=st.integers(0, 2**32 - 1), where=st.integers(0, 2**31))
-def test_is_the_twins(level: int, row: np.ndarray, seed: int, where: int) -> None:
-    """S, A and both probabilities to five digits, the argmax exactly."""
+def test_is_the_twins(level, row, seed, where):
     other = np.random.default_rng(seed).permutation(row)
     drafted = where % len(row)
     status, [got] = c_agree(row[None], other[None], [drafted])
@@ -41,21 +36,21 @@ def test_is_the_twins(level: int, row: np.ndarray, seed: int, where: int) -> Non
 
 
 @pytest.mark.parametrize("n", [49152, 262144])
-def test_real_sizes(level: int, n: int) -> None:
+def test_real_sizes(level, n):
     draft, companion = random_row(n, 1), random_row(n, 2)
     drafted = int(draft.argmax())
     _, [got] = c_agree(draft[None], companion[None], [drafted])
     assert got[:4] == pytest.approx(agreement(draft, companion, drafted)[:4], rel=5e-6)
 
 
-def test_equal_rows_agree_fully(level: int) -> None:
+def test_equal_rows_agree_fully(level):
     row = random_row(5000)
     _, [got] = c_agree(row[None], row[None].copy(), [17])
     assert 1 - 2e-6 <= got[0] <= 1
     assert got[1] == 1
 
 
-def test_disjoint_rows_do_not(level: int) -> None:
+def test_disjoint_rows_do_not(level):
     draft, companion = np.full((2, 100), -np.inf, np.float32)
     draft[3], companion[4] = 1.0, 1.0
     _, [got] = c_agree(draft[None], companion[None], [3])
@@ -71,16 +66,14 @@ def test_disjoint_rows_do_not(level: int) -> None:
         (-400.0, -401.0, math.exp(-1)),
     ],
 )
-def test_ratio_of_the_impossible(
-    level: int, in_draft: float, in_companion: float, a: float
-) -> None:
+def test_ratio_of_the_impossible(level, in_draft, in_companion, a):
     draft, companion = np.zeros((2, 4), np.float32)
     draft[2], companion[2] = in_draft, in_companion
     _, [got] = c_agree(draft[None], companion[None], [2])
     assert got[1] == pytest.approx(a, rel=1e-4)
 
 
-def test_rows_are_taken_apart(level: int) -> None:
+def test_rows_are_taken_apart(level):
     draft, companion = (
         random_row(4 * 777, 3).reshape(4, 777),
         random_row(4 * 777, 4).reshape(4, 777),
@@ -92,13 +85,13 @@ def test_rows_are_taken_apart(level: int) -> None:
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_nan_is_refused(level: int, side: int) -> None:
+def test_nan_is_refused(level, side):
     pair = [random_row(300, 5)[None], random_row(300, 6)[None]]
     pair[side][0, 211] = np.nan
     assert c_agree(*pair, [0])[0] == lib.PS_E_NUMERIC
 
 
 @pytest.mark.parametrize("drafted", [-1, 300])
-def test_ids_are_checked(drafted: int) -> None:
+def test_ids_are_checked(drafted):
     row = random_row(300)[None]
     assert c_agree(row, row, [drafted])[0] == lib.PS_E_ARG

@@ -1,7 +1,5 @@
 """C and Python put a draft's probability into the same bin of the acceptance table."""
 
-from __future__ import annotations
-
 from helpers import tiny
 from helpers.answers import ask
 

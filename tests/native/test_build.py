@@ -1,7 +1,5 @@
 """What the compiled extension shows to the world, and what its sources may know."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -28,7 +26,7 @@ KERNELS = [
 @pytest.mark.skipif(
     sys.platform != "linux" or not shutil.which("nm"), reason="reads ELF symbols with nm"
 )
-def test_one_symbol_is_exported() -> None:
+def test_one_symbol_is_exported():
     """Only the module's init function is visible, so no name can clash with another library's."""
     command = ["nm", "-D", "--defined-only", _native.__file__]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -38,7 +36,7 @@ def test_one_symbol_is_exported() -> None:
 @pytest.mark.skipif(
     sys.platform != "linux" or not shutil.which("readelf"), reason="reads ELF headers"
 )
-def test_no_llama_library_is_linked() -> None:
+def test_no_llama_library_is_linked():
     command = ["readelf", "-d", _native.__file__]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     needed = re.findall(r"NEEDED.*\[(.*)\]", listed)
@@ -46,7 +44,7 @@ def test_no_llama_library_is_linked() -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_kernels_know_no_llama(native: Path, name: str) -> None:
+def test_kernels_know_no_llama(native, name):
     source = (native / name).read_text()
     included = re.findall(r'#include [<"](.*?)[>"]', source)
     own = [header for header in included if header.startswith(("ps_", "pyspec", "llama"))]
@@ -83,8 +81,7 @@ PS_LLAMA_API(COMPATIBLE)
 """
 
 
-def test_declared_abi_is_the_installed_headers(native: Path, tmp_path: Path) -> None:
-    """llama_abi.h has the sizes, offsets and prototypes of the llama.h that llama-cpp-python installed."""
+def test_declared_abi_is_the_installed_headers(native, tmp_path):
     declared = (native / "ps_api.c").read_text()
     fields = [f"SAME({t}, {f});" for t, f in re.findall(r"OFFSET\((llama\w+), (\w+)\)", declared)]
     sizes = [f"SAME_SIZE({t});" for t in re.findall(r"SIZE\((llama\w+)\)", declared)]

@@ -1,7 +1,5 @@
 """The C tests on a toy llama.cpp, without sanitizers: `native/tests/run.sh` has those, and .ci/run runs it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -16,7 +14,7 @@ NAMES = sorted(path.stem.removeprefix("test_") for path in (NATIVE / "tests").gl
 
 @pytest.mark.skipif(sys.platform != "linux", reason="is built as GCC and the GNU linker do it")
 @pytest.mark.parametrize("name", NAMES)
-def test_c_tests_pass(name: str) -> None:
+def test_c_tests_pass(name):
     run = subprocess.run(
         ["sh", NATIVE / "tests" / "run.sh", name],
         capture_output=True, text=True, check=False, env={**os.environ, "PLAIN": "1"},

@@ -1,11 +1,7 @@
 """What cffi reads of the C surface, its key, and the numbers that Python repeats."""
 
-from __future__ import annotations
-
 import re
 import runpy
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,11 +11,11 @@ from pyspec.sampling.limits import MAX_DRAFT
 
 
 @pytest.fixture
-def cdef(native: Path) -> dict[str, Any]:
+def cdef(native):
     return runpy.run_path(str(native / "cdef.py"))
 
 
-def test_the_extension_is_of_this_header(native: Path) -> None:
+def test_the_extension_is_of_this_header(native):
     assert ffi.string(lib.ps_key()).decode() == interface_key(native.parent)
 
 
@@ -32,32 +28,30 @@ def test_the_extension_is_of_this_header(native: Path) -> None:
         ("float z2;", "double z2;", False),
     ],
 )
-def test_the_key_is_of_declarations(
-    native: Path, cdef: dict[str, Any], old: str, new: str, same: bool
-) -> None:
+def test_the_key_is_of_declarations(native, cdef, old, new, same):
     header = (native / "pyspec.h").read_text()
     assert old in header
     assert (cdef["key"](header) == cdef["key"](header.replace(old, new))) is same
 
 
-def test_nothing_is_declared_for_the_preprocessor(native: Path, cdef: dict[str, Any]) -> None:
+def test_nothing_is_declared_for_the_preprocessor(native, cdef):
     text = cdef["declarations"]((native / "pyspec.h").read_text())
     assert "#" not in text
     assert "/*" not in text
     assert "ps_accept(" in text
 
 
-def test_surface_has_one_prefix(native: Path) -> None:
+def test_surface_has_one_prefix(native):
     calls = re.findall(r"^[\w ]+?\**(\w+)\(", (native / "pyspec.h").read_text(), flags=re.MULTILINE)
     assert calls
     assert [name for name in calls if not name.startswith("ps_")] == []
 
 
-def test_longest_draft_is_the_same() -> None:
+def test_longest_draft_is_the_same():
     assert lib.PS_MAX_DRAFT == MAX_DRAFT
 
 
-def test_status_values_are_pinned() -> None:
+def test_status_values_are_pinned():
     values = sorted(ffi.typeof("ps_status").elements)
     assert values == list(range(len(values)))
     assert lib.PS_OK == 0

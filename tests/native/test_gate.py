@@ -1,7 +1,5 @@
 """The acceptance rule: a table of hand-made rows, and the rule's twin."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -15,16 +13,7 @@ from pyspec._lib import ffi, lib
 INF = math.inf
 
 
-def c_decide(
-    gate: Gate | None,
-    row: Row,
-    chosen: int,
-    drafted: int,
-    barred: bool = False,
-    gap: float | None = None,
-    missing: float = 0.0,
-    behind: int = 0,
-) -> tuple[int, float]:
+def c_decide(gate, row, chosen, drafted, barred=False, gap=None, missing=0.0, behind=0):
     """The kernel's verdict and nats; moves the gate's state as the kernel does. gap: None for that of a greedy choice."""
     rule = ffi.NULL
     state = ffi.new("ps_gate_state *")
@@ -45,13 +34,13 @@ def c_decide(
     return verdict[0], nats[0]
 
 
-def greedy_gap(row: Row) -> float:
+def greedy_gap(row):
     """z1 - z2, as C has it in single precision."""
     with np.errstate(all="ignore"):
         return float(np.float32(row.z1) - np.float32(row.z2))
 
 
-def row(z1: float, z2: float) -> Row:
+def row(z1, z2):
     return Row(1, 2, z1, z2, 0)
 
 
@@ -83,48 +72,47 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("z1", "z2", "paper", "ours"), TABLE)
-def test_infinite_gap_is_the_papers_rule(z1: float, z2: float, paper: bool, ours: bool) -> None:
+def test_infinite_gap_is_the_papers_rule(z1, z2, paper, ours):
     assert (c_decide(Gate(0.9), row(z1, z2), 1, 2)[0] == RELAXED) is paper
 
 
 @pytest.mark.parametrize(("z1", "z2", "paper", "ours"), TABLE)
-def test_gap_bounds_the_ratio(z1: float, z2: float, paper: bool, ours: bool) -> None:
+def test_gap_bounds_the_ratio(z1, z2, paper, ours):
     assert (c_decide(Gate(0.9, gap=1.0), row(z1, z2), 1, 2)[0] == RELAXED) is ours
 
 
 @pytest.mark.parametrize(("z1", "z2", "paper", "ours"), TABLE)
 @pytest.mark.parametrize("theta", [1.0, 1.5, INF, math.nan])
-def test_theta_of_one_closes(theta: float, z1: float, z2: float, paper: bool, ours: bool) -> None:
+def test_theta_of_one_closes(theta, z1, z2, paper, ours):
     assert c_decide(Gate(theta), row(z1, z2), 1, 2)[0] == REJECTED
 
 
 @pytest.mark.parametrize("drafted", [0, 3, -1])
-def test_third_is_refused(drafted: int) -> None:
+def test_third_is_refused(drafted):
     """Only the runner-up may be taken, and -1, which marks a missing second, is no token."""
     assert c_decide(Gate(0.5), row(9.0, 8.9), 1, drafted)[0] == REJECTED
     lonely = Row(0, -1, 9.0, 8.9, 0)
     assert c_decide(Gate(0.5), lonely, 0, -1)[0] == REJECTED
 
 
-def test_exact_match_goes_first() -> None:
+def test_exact_match_goes_first():
     for gate in (None, Gate(1.0), Gate(0.1)):
         for barred in (False, True):
             assert c_decide(gate, row(9.0, 8.9), 2, 2, barred) == (EXACT, 0.0)
 
 
-def test_barred_is_never_relaxed() -> None:
+def test_barred_is_never_relaxed():
     assert c_decide(Gate(0.9), row(9.0, 8.9), 1, 2, barred=True) == (REJECTED, 0.0)
 
 
-def test_sampled_takes_either_of_two() -> None:
-    """Above temperature 0 a first that the sampler passed over may be taken: it is behind nobody."""
+def test_sampled_takes_either_of_two():
     assert c_decide(Gate(0.9), row(9.0, 8.5), 5, 1)[0] == REJECTED
     assert c_decide(Gate(0.9, sampled=True), row(9.0, 8.5), 5, 1) == (RELAXED, 0.0)
     assert c_decide(Gate(0.9, sampled=True), row(9.0, 8.5), 5, 2) == (RELAXED, 0.5)
     assert c_decide(Gate(0.9, sampled=True), row(9.0, 2.0), 5, 1)[0] == REJECTED
 
 
-def test_gaps_count_in_the_distribution_in_force() -> None:
+def test_gaps_count_in_the_distribution_in_force():
     """At temperature 2 half a logit is a quarter of a nat; what truncation removed is taken at no price."""
     gate = Gate(0.9, gap=0.3, budget=0.4, sampled=True)
     assert c_decide(gate, row(9.0, 8.5), 5, 2)[0] == REJECTED
@@ -136,12 +124,12 @@ def test_gaps_count_in_the_distribution_in_force() -> None:
 
 
 @pytest.mark.parametrize("drafted", [1, 2])
-def test_budget_of_nothing_is_strict(drafted: int) -> None:
+def test_budget_of_nothing_is_strict(drafted):
     assert c_decide(Gate(0.9, budget=0.0, sampled=True), row(9.0, 8.9), 5, drafted)[0] == REJECTED
     assert c_decide(Gate(0.9, budget=0.0), row(9.0, 9.0), 1, 2)[0] == REJECTED
 
 
-def test_budget_bounds_the_sum() -> None:
+def test_budget_bounds_the_sum():
     gate = Gate(0.9, budget=1.25)
     seen = [c_decide(gate, row(10.0, 10.0 - gap), 1, 2) for gap in (0.5, 0.5, 0.5, 0.25, 0.25)]
     assert seen == [
@@ -155,7 +143,7 @@ def test_budget_bounds_the_sum() -> None:
 
 
 @pytest.mark.parametrize("drafted", [1, 2])
-def test_a_tiny_budget_relaxes_nothing_that_sharpens(drafted: int) -> None:
+def test_a_tiny_budget_relaxes_nothing_that_sharpens(drafted):
     """Sampled, the budget is charged -log of the token's probability, the first's as well as the second's."""
     gate = Gate(0.9, budget=1e-6, sampled=True)
     seen = row(9.0, 8.9)
@@ -166,7 +154,7 @@ def test_a_tiny_budget_relaxes_nothing_that_sharpens(drafted: int) -> None:
     assert gate.spent == pytest.approx(2 * (0.7 + 0.1 * (drafted == 2)), abs=1e-5)
 
 
-def test_a_refusal_spends_nothing() -> None:
+def test_a_refusal_spends_nothing():
     gate = Gate(0.9, spent=0.5)
     c_decide(gate, row(9.0, 1.0), 1, 2)
     assert gate.spent == 0.5
@@ -191,7 +179,7 @@ limits = st.one_of(st.floats(0, 3, width=32), st.just(INF))
         max_size=8,
     ),
 )
-def test_is_the_twins(z, theta, gap, budget, sampled, force, missing, confirm, steps) -> None:
+def test_is_the_twins(z, theta, gap, budget, sampled, force, missing, confirm, steps):
     ours, twin = (Gate(theta, gap, budget, sampled, confirm) for _ in range(2))
     for chosen, drafted, barred, behind in steps:
         seen = row(z[0], z[1])
@@ -200,7 +188,7 @@ def test_is_the_twins(z, theta, gap, budget, sampled, force, missing, confirm, s
     assert ours.spent == twin.spent
 
 
-def test_null_is_refused() -> None:
+def test_null_is_refused():
     assert (
         lib.ps_gate_decide(ffi.NULL, ffi.NULL, ffi.NULL, ffi.NULL, 0, 0, 0, ffi.NULL, ffi.NULL)
         == lib.PS_E_ARG
@@ -210,7 +198,7 @@ def test_null_is_refused() -> None:
 @pytest.mark.parametrize(
     ("behind", "verdict"), [(0, REJECTED), (1, REJECTED), (2, RELAXED), (9, RELAXED)]
 )
-def test_confirmed_by_what_follows(behind, verdict) -> None:
+def test_confirmed_by_what_follows(behind, verdict):
     gate = Gate(0.9, confirm=2)
     assert c_decide(gate, row(9.0, 8.5), 1, 2, behind=behind)[0] == verdict
     assert c_decide(gate, row(9.0, 2.0), 1, 2, behind=behind)[0] == REJECTED

@@ -1,7 +1,5 @@
 """Coupled noise: the hash and the logarithm against their twins, its distribution and independence, and draws against a sort."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -14,18 +12,18 @@ from hypothesis import strategies as st
 from pyspec._lib import ffi, lib
 
 
-def c_noise(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
+def c_noise(seed, position, ids):
     out = np.empty(len(ids))
     buffers = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("double[]", out)
     assert lib.ps_noise(seed, position, buffers[0], len(ids), buffers[1]) == lib.PS_OK
     return out
 
 
-def uniform(g: np.ndarray) -> np.ndarray:
+def uniform(g):
     return np.exp(-np.exp(-g))
 
 
-def far(counts: np.ndarray) -> float:
+def far(counts):
     """How far counts of equally likely cells are from even, in standard deviations (Wilson, Hilferty 1931)."""
     due, df = counts.mean(), counts.size - 1
     chi = ((counts - due) ** 2).sum() / due
@@ -37,14 +35,14 @@ def far(counts: np.ndarray) -> float:
     position=st.integers(0, 2**40),
     first=st.integers(0, 2**31 - 200),
 )
-def test_noise_is_the_twins(seed: int, position: int, first: int) -> None:
+def test_noise_is_the_twins(seed, position, first):
     ids = np.arange(first, first + 100, dtype=np.int32)
     assert c_noise(seed, position, ids) == pytest.approx(
         noise(seed, position, ids), rel=1e-14, abs=1e-15
     )
 
 
-def test_noise_is_the_same_on_every_machine() -> None:
+def test_noise_is_the_same_on_every_machine():
     found = c_noise(1, 2, np.array([0, 1, 49151, 2**31 - 1], np.int32))
     assert [x.hex() for x in found] == KNOWN
 
@@ -58,7 +56,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize("axis", ["seed", "position", "id"])
-def test_noise_is_uniform_along_each_axis(axis: str) -> None:
+def test_noise_is_uniform_along_each_axis(axis):
     """And consecutive draws are independent: pairs fill a grid evenly."""
     n, zero = 1 << 16, np.zeros(1, np.int32)
     if axis == "id":
@@ -72,7 +70,7 @@ def test_noise_is_uniform_along_each_axis(axis: str) -> None:
     assert far(np.histogram2d(u[:-1], u[1:], 32, [(0, 1), (0, 1)])[0]) < 4
 
 
-def test_every_bit_of_the_hash_hangs_on_every_bit_of_what_goes_in() -> None:
+def test_every_bit_of_the_hash_hangs_on_every_bit_of_what_goes_in():
     ids = np.arange(4000)
     plain = noise_hash(3, 5, ids)
     changed = [noise_hash(3 ^ (1 << bit), 5, ids) for bit in range(32)]
@@ -83,9 +81,7 @@ def test_every_bit_of_the_hash_hangs_on_every_bit_of_what_goes_in() -> None:
         assert max(abs(np.array(flips) - 0.5)) < 0.05
 
 
-def c_draw(
-    row: np.ndarray, temperature: float, min_p: float, seed: int, position: int
-) -> tuple[int, ...]:
+def c_draw(row, temperature, min_p, seed, position):
     how = ffi.new("ps_coupling *", {"seed": seed, "temperature": temperature, "min_p": min_p})
     out = ffi.new("ps_row *")
     status = lib.ps_draw(ffi.from_buffer("float[]", row), len(row), how, position, out)
@@ -99,9 +95,7 @@ def c_draw(
     seed=st.integers(0, 2**64 - 1),
     position=st.integers(0, 5000),
 )
-def test_draw_is_the_twins(
-    level: int, row: np.ndarray, temperature: float, min_p: float, seed: int, position: int
-) -> None:
+def test_draw_is_the_twins(level, row, temperature, min_p, seed, position):
     """The two best of all ids, though the kernel looks at few."""
     status, first, second, z1, z2 = c_draw(row, temperature, min_p, seed, position)
     assert status == lib.PS_OK
@@ -112,7 +106,7 @@ def test_draw_is_the_twins(
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 6.0])
 @pytest.mark.parametrize("min_p", [0.0, 0.05])
-def test_draws_of_a_real_size_are_the_twins(level: int, scale: float, min_p: float) -> None:
+def test_draws_of_a_real_size_are_the_twins(level, scale, min_p):
     """Flat rows, on which many ids may win, and steep ones."""
     rng = np.random.default_rng(3)
     for position in range(20):
@@ -121,7 +115,7 @@ def test_draws_of_a_real_size_are_the_twins(level: int, scale: float, min_p: flo
         assert found[1:3] == draw(row, 0.8, min_p, 5, position)[:2]
 
 
-def c_cut(row: np.ndarray, **how: float) -> tuple[int, float]:
+def c_cut(row, **how):
     coupling = ffi.new("ps_coupling *", {"seed": 1, "temperature": 0.8, **how})
     out = ffi.new("float *")
     return lib.ps_draw_cut(ffi.from_buffer("float[]", row), len(row), coupling, out), out[0]
@@ -129,9 +123,7 @@ def c_cut(row: np.ndarray, **how: float) -> tuple[int, float]:
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 20.0])
 @pytest.mark.parametrize(("top_k", "top_p"), [(40, 0.95), (40, 0.3), (7, 0.9), (1, 0.9)])
-def test_a_cut_leaves_what_top_k_and_then_top_p_do(
-    level: int, scale: float, top_k: int, top_p: float
-) -> None:
+def test_a_cut_leaves_what_top_k_and_then_top_p_do(level, scale, top_k, top_p):
     row = (scale * np.random.default_rng(5).standard_normal(49152)).astype(np.float32)
     status, share = c_cut(row, top_k=top_k, top_p=top_p)
     best = np.sort(row)[::-1][:top_k].astype(np.float64)
@@ -144,14 +136,14 @@ def test_a_cut_leaves_what_top_k_and_then_top_p_do(
 @pytest.mark.parametrize(
     "how", [{"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.0}, {"min_p": 0.05}], ids=str
 )
-def test_a_row_is_cut_by_min_p_alone_where_there_is_one_or_no_top_k(how: dict[str, float]) -> None:
+def test_a_row_is_cut_by_min_p_alone_where_there_is_one_or_no_top_k(how):
     """Beside min-p the rest brings nothing, and without a top-k it costs a sort."""
     row = np.random.default_rng(5).standard_normal(49152).astype(np.float32)
     found = c_cut(row, **{"top_k": 40, "top_p": 0.9, **how})
     assert found == (lib.PS_OK, np.float32(how.get("min_p", 0.0)))
 
 
-def test_draws_have_the_softmax_of_the_row() -> None:
+def test_draws_have_the_softmax_of_the_row():
     row = np.random.default_rng(1).standard_normal(12).astype(np.float32)
     drawn = [c_draw(row, 0.7, 0.0, 3, position)[1] for position in range(40_000)]
     weights = np.exp(row.astype(np.float64) / np.float32(0.7))
@@ -160,7 +152,7 @@ def test_draws_have_the_softmax_of_the_row() -> None:
     assert chi < 37.4, "11 degrees of freedom exceed this once in 10,000 times"
 
 
-def test_equal_scores_go_to_the_lowest_id() -> None:
+def test_equal_scores_go_to_the_lowest_id():
     row = np.full(100, -np.inf, np.float32)
     row[40] = 1.0
     assert c_draw(row, 1.0, 0.0, 1, 1)[1:3] == (40, -1)
@@ -169,6 +161,6 @@ def test_equal_scores_go_to_the_lowest_id() -> None:
 @pytest.mark.parametrize(
     "bad", [{"temperature": 0.0}, {"temperature": math.nan}, {"min_p": 1.5}, {"position": -1}]
 )
-def test_what_cannot_be_drawn_is_refused(bad: dict[str, float]) -> None:
+def test_what_cannot_be_drawn_is_refused(bad):
     asked = {"temperature": 1.0, "min_p": 0.0, "seed": 1, "position": 1, **bad}
     assert c_draw(np.zeros(4, np.float32), **asked)[0] == lib.PS_E_ARG

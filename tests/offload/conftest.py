@@ -1,24 +1,20 @@
 """A tiny model of eight layers, and devices with little memory."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from helpers.running import run_python
 
 
 @pytest.fixture(scope="session")
-def eight_layers(tiny_folder: Path) -> Path:
+def eight_layers(tiny_folder):
     from helpers import tiny
 
     return tiny.write(tiny_folder / "eight.gguf", n_layer=8)
 
 
 @pytest.fixture(scope="session")
-def eight_mixtures(tiny_folder: Path) -> Path:
+def eight_mixtures(tiny_folder):
     """The same with four experts in each layer, and a wide one: experts are most of the weights."""
     from helpers import tiny
 
@@ -26,7 +22,7 @@ def eight_mixtures(tiny_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def knows_rpc() -> None:
+def knows_rpc():
     """Only a llama-cpp-python built with GGML_RPC has devices here; `.ci/run` has one for these tests."""
     import llama_cpp
 
@@ -35,10 +31,10 @@ def knows_rpc() -> None:
 
 
 @pytest.fixture(scope="session")
-def in_child() -> Callable[..., str]:
+def in_child():
     """Runs Python in a process of its own, as devices of one stay; gives back what it printed."""
 
-    def run(code: str, *arguments: object) -> str:
+    def run(code, *arguments):
         done = run_python([sys.executable, "-c", code, *arguments], text=True)
         assert done.returncode == 0, done.stderr
         return str(done.stdout)

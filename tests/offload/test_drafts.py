@@ -1,17 +1,14 @@
 """What drafts on a device: lookup, a model, a companion and EAGLE-3, over plain and quantised cells, by class and commands."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 from helpers import tiny
 from helpers.asking import ask
 from helpers.devices import RpcDevice
-from helpers.running import Started, one_processor, port_of, start
+from helpers.running import one_processor, port_of, start
 from offload.test_fit import found_by
 
 Run = Callable[..., str]
@@ -31,7 +28,7 @@ end(found)
 """
 
 
-def answers(in_child: Run, path: Path, **options: object) -> tuple[int, int]:
+def answers(in_child, path, **options):
     """Tokens that were drafted and models beside the target, where a device has all layers and gives the processor's text."""
     here, away = found_by(in_child, ANSWERS, path, json.dumps(options))
     assert here[0] == away[0]
@@ -40,22 +37,20 @@ def answers(in_child: Run, path: Path, **options: object) -> tuple[int, int]:
     return away[1], away[2]
 
 
-def test_lookup(in_child: Run, tiny_target: Path) -> None:
+def test_lookup(in_child, tiny_target):
     drafted, beside = answers(in_child, tiny_target, draft="lookup")
     assert drafted > 0
     assert beside == 0
 
 
-def test_companion(
-    in_child: Run, tiny_target: Path, tiny_draft: Path, tiny_companion: Path
-) -> None:
+def test_companion(in_child, tiny_target, tiny_draft, tiny_companion):
     words = {"draft": str(tiny_draft), "companion": str(tiny_companion), "length": "companion"}
     drafted, beside = answers(in_child, tiny_target, **words)
     assert drafted > 0
     assert beside == 2
 
 
-def test_eagle3(in_child: Run, tiny_target: Path, tiny_eagle3: Path) -> None:
+def test_eagle3(in_child, tiny_target, tiny_eagle3):
     """States of three of the target's layers go from there to the draft."""
     drafted, beside = answers(in_child, tiny_target, draft=str(tiny_eagle3))
     assert drafted > 0
@@ -63,7 +58,7 @@ def test_eagle3(in_child: Run, tiny_target: Path, tiny_eagle3: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def wide_heads(tiny_folder: Path) -> tuple[Path, Path]:
+def wide_heads(tiny_folder):
     """A target and a worse copy whose heads have the 32 entries that a block of quantised cells has."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny, "N_HEAD", 1)
@@ -73,7 +68,7 @@ def wide_heads(tiny_folder: Path) -> tuple[Path, Path]:
         )
 
 
-def test_quantised_cells(in_child: Run, wide_heads: tuple[Path, Path]) -> None:
+def test_quantised_cells(in_child, wide_heads):
     target, draft = wide_heads
     types = dict.fromkeys(("type_k", "type_v", "draft_type_k", "draft_type_v"), 8)
     drafted, beside = answers(in_child, target, draft=str(draft), flash_attn=True, **types)
@@ -82,18 +77,18 @@ def test_quantised_cells(in_child: Run, wide_heads: tuple[Path, Path]) -> None:
 
 
 @pytest.fixture
-def device() -> Iterator[RpcDevice]:
+def device():
     made = RpcDevice(1 << 32)
     yield made
     made.close()
 
 
-def command(device: RpcDevice, *words: object) -> Started:
+def command(device, *words):
     where = ["--rpc", device.address, "-ngl", "all", "--trust-model", "-c", "1024", "-t", "1"]
     return start(*words, *where, before=one_processor)
 
 
-def test_serve(device: RpcDevice, tiny_ascii: Path) -> None:
+def test_serve(device, tiny_ascii):
     """Two answers by HTTP, drafted for; what lies where is said before the first."""
     with command(device, "serve", "-m", tiny_ascii, "--draft", tiny_ascii, "--port", 0) as process:
         server = SimpleNamespace(port=port_of(process))

@@ -1,18 +1,13 @@
 """Mixtures of experts on devices: as many experts as asked for stay in main memory. What fits by itself: test_fit.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 
 from offload.test_fit import found_by
 
 Run = Callable[..., str]
 
 
-def test_answers_are_the_processors_and_the_line_says_where(
-    in_child: Run, eight_mixtures: Path
-) -> None:
+def test_answers_are_the_processors_and_the_line_says_where(in_child, eight_mixtures):
     """With experts of some layers or of all in main memory; the draft keeps its own on the device."""
     code = """
 path = sys.argv[2]

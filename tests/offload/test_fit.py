@@ -1,7 +1,5 @@
 """`n_gpu_layers="auto"` on devices with little memory: as many layers, and of mixtures experts, as fit, and never one more."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,7 +43,7 @@ Run = Callable[..., str]
 HERE = Path(__file__).parents[1]
 
 
-def found_by(in_child: Run, code: str, *arguments: object) -> Any:
+def found_by(in_child, code, *arguments):
     return json.loads(in_child(_START + code, HERE, *arguments).splitlines()[-1])
 
 
@@ -72,7 +70,7 @@ end(found)
 """
 
 
-def fits(in_child: Run, path: Path, shares: Sequence[float], **how: object) -> list[dict[str, Any]]:
+def fits(in_child, path, shares, **how):
     """What is placed on devices with these shares of what a model takes; checks the law that holds for each.
 
     No allocation is refused, a tenth stays free, and the next layer, or its experts, would take that.
@@ -101,10 +99,7 @@ class _Kind(NamedTuple):
     [_Kind("eight_layers", SHARES, {}), _Kind("eight_mixtures", EXPERT_SHARES, {"n_ctx": 512})],
     ids=["layers", "experts"],
 )
-def test_as_much_as_fits_is_placed(
-    in_child: Run, kind: _Kind, request: pytest.FixtureRequest
-) -> None:
-    """From none to all. Of a mixture, all layers are there before any of the experts."""
+def test_as_much_as_fits_is_placed(in_child, kind, request):
     rows = fits(in_child, request.getfixturevalue(kind.model), kind.shares, **kind.how)
     splits = [(row["layers"], -row["experts"]) for row in rows]
     assert splits == sorted(splits)
@@ -117,7 +112,7 @@ def test_as_much_as_fits_is_placed(
         assert splits[0][0] == 0
 
 
-def test_cache_counts(in_child: Run, eight_layers: Path) -> None:
+def test_cache_counts(in_child, eight_layers):
     code = """
 path = sys.argv[2]
 llm, one = open_(path, 1 << 33, -1, n_ctx=1024)
@@ -135,7 +130,7 @@ end(counts)
     assert long < 9
 
 
-def test_two_devices_share(in_child: Run, eight_layers: Path) -> None:
+def test_two_devices_share(in_child, eight_layers):
     code = """
 path = sys.argv[2]
 llm, one = open_(path, 1 << 33, -1)
@@ -155,7 +150,7 @@ end([llm.model_params.n_gpu_layers, *both])
     assert min(first, second) > 0
 
 
-def test_draft_takes_what_is_left(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
+def test_draft_takes_what_is_left(in_child, eight_layers, tiny_draft):
     code = """
 path, draft = sys.argv[2:]
 def layers(memory):
@@ -177,7 +172,7 @@ end([layers(4 * whole), layers(1.15 * whole)])
     assert tight[2:] == [False, True]
 
 
-def test_sequences_count(in_child: Run, eight_layers: Path) -> None:
+def test_sequences_count(in_child, eight_layers):
     code = """
 from pyspec.batch import Batch, Settings
 path = sys.argv[2]

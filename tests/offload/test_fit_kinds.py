@@ -1,10 +1,7 @@
 """`-ngl auto` for other kinds of memory and with a draft: no size of a device is too small, and none is left half empty."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from helpers import tiny_archs
@@ -14,14 +11,14 @@ Run = Callable[..., str]
 
 
 @pytest.mark.parametrize("arch", ["gemma3", "qwen35", "deepseek2", "rwkv7"])
-def test_other_memories_are_counted(in_child: Run, tmp_path: Path, arch: str) -> None:
+def test_other_memories_are_counted(in_child, tmp_path, arch):
     """Windows, states beside attention, latent rows, and states alone: what is put there fits, and one layer more would not."""
     path = tmp_path / f"{arch}.gguf"
     assert tiny_archs.write(path, arch)
     fits(in_child, path, [0.3, 0.8, 1.3], n_ctx=8192, flash_attn=False)
 
 
-def test_a_draft_is_never_too_much(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
+def test_a_draft_is_never_too_much(in_child, eight_layers, tiny_draft):
     """Whatever a device holds, target and draft answer with drafts, and nothing is refused there."""
     code = """
 path, draft, shares = sys.argv[2], sys.argv[3], json.loads(sys.argv[4])

@@ -1,16 +1,13 @@
 """Where models lie: draft and companion as the target, what `pyspec info` lists, and what the command line refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 
 from offload.test_fit import found_by
 
 Run = Callable[..., str]
 
 
-def test_draft_follows_the_target(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
+def test_draft_follows_the_target(in_child, eight_layers, tiny_draft):
     code = """
 path, draft = sys.argv[2:]
 (first, a), (second, b) = device(1 << 32), device(1 << 32)
@@ -20,7 +17,7 @@ end([first.most_used, second.most_used > 0])
     assert found_by(in_child, code, eight_layers, tiny_draft) == [0, True]
 
 
-def test_draft_has_a_device_of_its_own(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
+def test_draft_has_a_device_of_its_own(in_child, eight_layers, tiny_draft):
     code = """
 path, draft = sys.argv[2:]
 (first, a), (second, b) = device(1 << 32), device(1 << 32)
@@ -33,10 +30,7 @@ end([first.most_used == alone, second.most_used > 0])
     assert found_by(in_child, code, eight_layers, tiny_draft) == [True, True]
 
 
-def test_shares_and_main_device_reach_the_draft(
-    in_child: Run, eight_layers: Path, tiny_draft: Path
-) -> None:
-    """With split mode none and main_gpu 1 all lies on the second device; with shares 1,0 all on the first."""
+def test_shares_and_main_device_reach_the_draft(in_child, eight_layers, tiny_draft):
     code = """
 path, draft = sys.argv[2:]
 def used(**how):
@@ -53,7 +47,7 @@ end([used(split_mode=0, main_gpu=1), used(tensor_split=[1.0, 0.0]), used()])
     assert both == [True, True]
 
 
-def test_answers_are_the_processors(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
+def test_answers_are_the_processors(in_child, eight_layers, tiny_draft):
     code = """
 path, draft = sys.argv[2:]
 one, name = device(1 << 32)
@@ -70,7 +64,7 @@ end([len(set(texts)), len(texts[0])])
     assert length > 32
 
 
-def test_one_line_says_where(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
+def test_one_line_says_where(in_child, eight_layers, tiny_draft):
     code = """
 path, draft = sys.argv[2:]
 one, name = device(1 << 32)
@@ -87,7 +81,7 @@ end(said)
     assert all_.startswith("9 of 9 layers of eight, 3 of 3 layers of draft on RPC0 (")
 
 
-def test_info_lists_servers(in_child: Run) -> None:
+def test_info_lists_servers(in_child):
     code = """
 one, name = device(3 << 30)
 each = layer_devices()[0]
@@ -96,8 +90,7 @@ end([each.name, each.description == one.address, each.kind, each.free, each.tota
     assert found_by(in_child, code) == ["RPC0", True, "RPC", 3 << 30, 3 << 30]
 
 
-def test_facts_of_a_pair_tell_devices_apart(in_child: Run, eight_layers: Path) -> None:
-    """Times taken on a device are not used on the processor, nor the other way round; RPC has no card's prior."""
+def test_facts_of_a_pair_tell_devices_apart(in_child, eight_layers):
     code = """
 from pyspec.engine.profiles import placed, prior_curve
 path = sys.argv[2]

@@ -1,7 +1,5 @@
 """Sampler options and the chains they make, with DRY and XTC."""
 
-from __future__ import annotations
-
 import gc
 import math
 from contextlib import ExitStack, contextmanager
@@ -115,7 +113,7 @@ def test_penalties_remember_what_was_accepted(picking):
 
 
 @pytest.mark.parametrize(("seed", "wanted"), [(-1, 0xFFFFFFFF), (2**40 + 5, 5), (-5, 2**32 - 5)])
-def test_a_seed_has_32_bits(seed: int, wanted: int) -> None:
+def test_a_seed_has_32_bits(seed, wanted):
     assert Sampling(seed=seed).seed == wanted
 
 

@@ -1,7 +1,5 @@
 """The table of sampling's numbers: declared once, they are at every interface."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass, fields
 from typing import Any
@@ -32,7 +30,7 @@ class More(SamplerNumbers):
     knob: float = number(0.25, Range(0.0, 1.0, False, "0 to 1"), "turns the knob", usual=(0.1, 1))
 
 
-def test_a_number_is_added_in_one_place() -> None:
+def test_a_number_is_added_in_one_place():
     assert numbers(More)[-1].name == "knob"
     made: dict[str, Any] = {name: own for name, _, own in number_options(More)}
     assert made["knob"].metadata["names"] == ("--knob",)
@@ -44,7 +42,7 @@ def test_a_number_is_added_in_one_place() -> None:
     assert msgspec.json.decode(b'{"knob": 0.5}', type=body).knob == 0.5
 
 
-def test_llm_has_a_number_that_is_added() -> None:
+def test_llm_has_a_number_that_is_added():
     pytest.importorskip("llm", reason="the extra `llm` is not installed")
     from pyspec.llm_plugin import SpeculativeModel, pydantic_numbers
 
@@ -56,7 +54,7 @@ def test_llm_has_a_number_that_is_added() -> None:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_has_every_number(call: str) -> None:
+def test_a_call_has_every_number(call):
     """Signatures are written out for editors; names and defaults are the table's but for llama-cpp-python's own."""
     own = inspect.signature(getattr(SpeculativeLlama, call)).parameters
     plain = {"temperature": "temp"} if call == "generate" else {}
@@ -68,7 +66,7 @@ def test_a_call_has_every_number(call: str) -> None:
     assert set(NUMBERS) <= SharedOptions.__annotations__.keys()  # of the overloads
 
 
-def test_everything_else_has_the_numbers_too() -> None:
+def test_everything_else_has_the_numbers_too():
     names = {each.name for each in OFFERED}
     assert names <= {each.name for each in fields(SamplerOptions)}
     assert names <= {each.name for each in fields(ChatSettings)}
@@ -76,15 +74,14 @@ def test_everything_else_has_the_numbers_too() -> None:
     assert set(NUMBERS) <= {each.name for each in fields(Sampling)}
 
 
-def test_what_is_usual_is_allowed() -> None:
+def test_what_is_usual_is_allowed():
     for each in NUMBERS.values():
         low, high = each.usual
         assert each.allowed.low <= low <= each.default <= high <= each.allowed.high
         check_numbers({each.name: low, "beside": object()})
 
 
-def test_what_is_usual_is_less_than_what_is_allowed() -> None:
-    """A chat's `/set` refuses the rest, which would only be a slip of the hand."""
+def test_what_is_usual_is_less_than_what_is_allowed():
     usual = {each.name: each.usual for each in NUMBERS.values()}
     allowed = {each.name: (each.allowed.low, each.allowed.high) for each in NUMBERS.values()}
     assert dict(usual.items() - allowed.items()) == {
@@ -93,16 +90,16 @@ def test_what_is_usual_is_less_than_what_is_allowed() -> None:
     }  # fmt: skip
 
 
-def test_defaults_are_those_of_llama_cpp_python() -> None:
+def test_defaults_are_those_of_llama_cpp_python():
     theirs = inspect.signature(Llama.create_completion).parameters
     shared = {name: each.default for name, each in NUMBERS.items() if name in theirs}
     assert len(shared) >= 11
     assert shared == {name: theirs[name].default for name in shared}
 
 
-def test_an_option_that_is_not_given_is_left_to_the_model() -> None:
+def test_an_option_that_is_not_given_is_left_to_the_model():
     @command()
-    def asked(sampler: SamplerOptions) -> None:
+    def asked(sampler):
         made = sampler.sampling(1, {"top_k": 7})
         print(made.top_k, made.min_p, made.typical_p)  # noqa: T201
 

@@ -1,10 +1,7 @@
 """What a model suggests of its sampling, and where that holds."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,27 +23,27 @@ COMMON = ["--trust-model", "-t", "1", "--draft", "none", "--no-stats"]
 
 
 @pytest.fixture(scope="module")
-def suggesting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def suggesting(tmp_path_factory):
     folder = tmp_path_factory.mktemp("suggesting")
     return tiny.write(folder / "suggesting.gguf", tokens=tiny.ASCII, sampling=FILE)
 
 
-def of(tmp_path: Path, **said: Any) -> SuggestedSampling:
+def of(tmp_path, **said):
     return suggested_by(tiny.write(tmp_path / "x.gguf", sampling=said))
 
 
-def test_the_file_says_it_by_llama_cpps_keys(suggesting: Path) -> None:
+def test_the_file_says_it_by_llama_cpps_keys(suggesting):
     values = {"temperature": 0.5, "top_k": 7, "repeat_penalty": 1.25}
     assert suggested_by(suggesting) == SuggestedSampling(values)
 
 
-def test_what_the_user_sets_stays(suggesting: Path) -> None:
+def test_what_the_user_sets_stays(suggesting):
     made = SamplerOptions(top_k=3).sampling(1, suggested_by(suggesting).values)
     assert (made.temperature, made.top_k, made.top_p) == (0.5, 3, 0.95)
 
 
 @pytest.mark.parametrize(("name", "value"), [("temp", -1.0), ("top_k", "many"), ("top_p", 7.0)])
-def test_what_is_no_value_of_its_option_is_named(tmp_path: Path, name: str, value: Any) -> None:
+def test_what_is_no_value_of_its_option_is_named(tmp_path, name, value):
     found = of(tmp_path, min_p=0.5, **{name: value})
     ours = {"temp": "temperature"}.get(name, name)
     assert found == SuggestedSampling({"min_p": 0.5}, (ours,))
@@ -60,11 +57,11 @@ def test_what_is_no_value_of_its_option_is_named(tmp_path: Path, name: str, valu
         ({"sequence": "top_k;temperature"}, ("sequence",)),
     ],
 )  # fmt: skip
-def test_what_cannot_be_followed_is_named(tmp_path: Path, said: Any, left: Any) -> None:
+def test_what_cannot_be_followed_is_named(tmp_path, said, left):
     assert of(tmp_path, **said).left == left
 
 
-def ollama(root: Path, model: Path, **named: dict[str, Any]) -> Path:
+def ollama(root, model, **named):
     blobs = root / "blobs"
     blobs.mkdir()
     blob = blobs / f"sha256-{'a' * 64}"
@@ -80,8 +77,7 @@ def ollama(root: Path, model: Path, **named: dict[str, Any]) -> Path:
     return blob
 
 
-def test_ollamas_parameters_come_before_the_files(tmp_path: Path, suggesting: Path) -> None:
-    """Those of the name that the user gave, where several have one file; what is no sampling is left alone."""
+def test_ollamas_parameters_come_before_the_files(tmp_path, suggesting):
     chat = {"temperature": 1, "stop": ["x"], "num_ctx": 9}
     blob = ollama(tmp_path, suggesting, chat=chat, code={"temperature": 0})
     assert suggested_by(blob, "chat").values["temperature"] == 1
@@ -89,7 +85,7 @@ def test_ollamas_parameters_come_before_the_files(tmp_path: Path, suggesting: Pa
     assert suggested_by(blob, "code").values["top_k"] == 7
 
 
-def test_generate_follows_it_and_says_so(suggesting: Path) -> None:
+def test_generate_follows_it_and_says_so(suggesting):
     run = partial(running.run, "generate", "x", "-m", suggesting, "-n", "0", *COMMON)
     assert (
         run().stderr
@@ -98,7 +94,7 @@ def test_generate_follows_it_and_says_so(suggesting: Path) -> None:
     assert run("--temp", "0", "--top-k", "1", "--repeat-penalty", "1").stderr == ""
 
 
-def test_batch_follows_it(suggesting: Path, tmp_path: Path) -> None:
+def test_batch_follows_it(suggesting, tmp_path):
     (tmp_path / "in.txt").write_text("x\n")
     model = tiny.write(tmp_path / "cold.gguf", tokens=tiny.ASCII, sampling={"temp": 0.0})
     out = tmp_path / "out.jsonl"
@@ -109,7 +105,7 @@ def test_batch_follows_it(suggesting: Path, tmp_path: Path) -> None:
     assert "seed" not in msgspec.json.decode(out.read_bytes())["speculation"]
 
 
-def test_a_chat_follows_it_and_another_model_ends_it(suggesting: Path, tiny_ascii: Path) -> None:
+def test_a_chat_follows_it_and_another_model_ends_it(suggesting, tiny_ascii):
     lines = f"/set\n/set top_k 3\n/model {tiny_ascii}\n/set\n"
     done = running.run("chat", "--script", "-m", suggesting, *COMMON, stdin=lines.encode())
     told = [" ".join(line.split()) for line in done.stderr.splitlines() + done.stdout.splitlines()]
@@ -122,7 +118,7 @@ def test_a_chat_follows_it_and_another_model_ends_it(suggesting: Path, tiny_asci
     ]  # fmt: skip
 
 
-def test_a_server_follows_it(suggesting: Path) -> None:
+def test_a_server_follows_it(suggesting):
     models = ServedModels(model=(str(suggesting),), draft="none", trust_model=True, ctx=64)
     options = ServerOptions(parallel=1), SystemOptions(), KeptOptions(), models, DraftOptions()
     batch, _ = Loader(*options, SamplerOptions(min_p=0.25), EngineOptions()).load(models.first)
@@ -131,7 +127,7 @@ def test_a_server_follows_it(suggesting: Path) -> None:
     assert (sampling.temperature, sampling.top_k, sampling.min_p) == (0.5, 7, 0.25)
 
 
-def test_models_info_shows_it(suggesting: Path) -> None:
+def test_models_info_shows_it(suggesting):
     assert (
         "suggests     sampling as the model suggests: --temp 0.5"
         in running.run("models", "info", suggesting).stdout

@@ -1,10 +1,6 @@
 """The acceptance rules as the user states them."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,9 +46,7 @@ def test_the_gate_has_the_rules_numbers():
 
 
 @pytest.mark.parametrize("rule", ["margin", None, Margin])
-def test_what_is_no_rule_is_refused_before_the_model_is_loaded(
-    rule: Any, tiny_target: Path
-) -> None:
+def test_what_is_no_rule_is_refused_before_the_model_is_loaded(rule, tiny_target):
     """A rule given by name, or its class instead of one of its kind, would fail in mid-answer."""
     makers = [lambda **options: SpeculativeLlama(str(tiny_target), **options), Speculation]
     for make in makers if rule is not None else makers[:1]:
