@@ -1,10 +1,7 @@
 """llama.cpp's abort writes nothing to stdout: it would start a debugger for a backtrace."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 ABORTS = """
 import sys
@@ -15,7 +12,7 @@ llama_cpp.llama_token_to_piece(llm._model.vocab, 10**6, None, 0, 0, False)
 """
 
 
-def test_an_abort_says_nothing_on_stdout(tiny_target: Path) -> None:
+def test_an_abort_says_nothing_on_stdout(tiny_target):
     words = [sys.executable, "-c", ABORTS, str(tiny_target)]
     done = subprocess.run(words, capture_output=True, check=False)
     assert (done.returncode < 0, done.stdout) == (True, b"")

@@ -1,7 +1,5 @@
 """Commands, options and Python of the pages are those that there are: nothing is run, the real command line reads it."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re
@@ -61,7 +59,6 @@ CASES = [(page, words, whole) for page in [*OWN, *OTHERS] for words, whole in li
 
 @pytest.mark.parametrize(("page", "words", "whole"), CASES, ids=lambda value: str(value)[:60])
 def test_commands_are_there(page, words, whole):
-    """With their options; those of blocks have all that they need."""
     command, given = read_command(words)
     if whole and not isinstance(command, click.Group):
         missing = [

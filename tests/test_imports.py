@@ -1,7 +1,5 @@
 """Imports point one way. Parsing every module, so that a lazy import counts too."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys
@@ -42,19 +40,19 @@ MODULES = {name: path for name, path in modules().items() if name != "pyspec"}
 """All but the package's front door, which names what it shows."""
 
 
-def part(name: str) -> str:
+def part(name):
     """The layer that a module belongs to: its room, or its own name."""
     return name.split(".")[1]
 
 
-def origin(name: str, node: ast.ImportFrom) -> str:
+def origin(name, node):
     """The module that a `from` of a module names; a relative one made absolute."""
     package = name.split(".")[: None if MODULES[name].name == "__init__.py" else -1]
     above = package[: len(package) - node.level + 1] if node.level else []
     return ".".join([*above, *filter(None, [node.module])])
 
 
-def imported(name: str) -> set[str]:
+def imported(name):
     """Dotted names of everything a module imports, of pyspec and of others; `from M import N` is M.N."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
@@ -65,24 +63,24 @@ def imported(name: str) -> set[str]:
     return found
 
 
-def parts_used(name: str) -> set[str]:
+def parts_used(name):
     """Names of the package's parts that a module imports."""
     inside = {part(each) for each in imported(name) if each.startswith("pyspec.")}
     return inside & {each for row in LAYERS for each in row}
 
 
-def row_of(name: str) -> int:
+def row_of(name):
     """Where a part stands, 0 at the top."""
     return next(i for i, row in enumerate(LAYERS) if name in row)
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_imports_point_down(name: str) -> None:
+def test_imports_point_down(name):
     upwards = {used for used in parts_used(name) if row_of(used) < row_of(part(name))}
     assert upwards == set()
 
 
-def test_no_two_modules_need_each_other() -> None:
+def test_no_two_modules_need_each_other():
     """Inside a row and a room as well: imports for types count, since they tie what has to be read together."""
     graph = {
         name: {
@@ -97,12 +95,12 @@ def test_no_two_modules_need_each_other() -> None:
     assert set(order) == set(MODULES)
 
 
-def test_every_module_has_a_layer() -> None:
+def test_every_module_has_a_layer():
     known = {name for row in LAYERS for name in row}
     assert set(map(part, MODULES)) ^ known == {"_native"}  # a stub alone
 
 
-def test_what_only_a_clone_has_is_not_imported() -> None:
+def test_what_only_a_clone_has_is_not_imported():
     """Neither the programs of bench/ nor the recipe: the wheel has none of them."""
     research = {path.stem for path in (ROOT / "bench").iterdir()} - {"serve", "batch"} | {"models"}
     found = {
@@ -114,7 +112,7 @@ def test_what_only_a_clone_has_is_not_imported() -> None:
 
 
 @pytest.mark.parametrize("owner", sorted(FORBIDDEN))
-def test_some_know_less(owner: str) -> None:
+def test_some_know_less(owner):
     """Policies know neither engine nor llama.cpp; the exceptions know nothing."""
     for name in MODULES:
         if part(name) != owner or name == "pyspec.draft.lookup":
@@ -128,20 +126,20 @@ def test_some_know_less(owner: str) -> None:
 
 
 @pytest.mark.parametrize("extension", sorted(ONLY_IMPORTER))
-def test_one_module_imports_the_extension(extension: str) -> None:
+def test_one_module_imports_the_extension(extension):
     users = {
         part(name) for name in MODULES if any(extension in n.split(".") for n in imported(name))
     }
     assert users == {ONLY_IMPORTER[extension]}
 
 
-def plain(distribution: str) -> str:
+def plain(distribution):
     """A distribution's name as the index spells it."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 @pytest.fixture(scope="module")
-def installed_by_the_readme() -> set[str]:
+def installed_by_the_readme():
     """Other people's modules that `pip install '.[test]'` asks for by name."""
     lines = [line for line in requires("pyspec-llama") or () if "extra" not in line]
     lines += [
@@ -151,7 +149,7 @@ def installed_by_the_readme() -> set[str]:
     return {name for name, of in packages_distributions().items() if asked & set(map(plain, of))}
 
 
-def needed(path: Path) -> set[str]:
+def needed(path):
     """Other people's modules that a test cannot be collected without: those that it imports before it may skip itself."""
     body = ast.parse(path.read_text()).body
     may_skip = [n for n, node in enumerate(body) if "importorskip" in ast.unparse(node)]
@@ -162,9 +160,7 @@ def needed(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.stem)
-def test_a_test_needs_only_what_the_readme_installs(
-    path: Path, installed_by_the_readme: set[str]
-) -> None:
+def test_a_test_needs_only_what_the_readme_installs(path, installed_by_the_readme):
     """So it can be collected there: what somebody else happens to install is not counted on."""
     ours = (
         {each.stem for each in TESTS.rglob("*")}

@@ -1,7 +1,5 @@
 """The binding: handshake, statuses, and one llama.cpp in the process whatever the order of imports."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil
@@ -21,13 +19,12 @@ from pyspec._lib import check, ffi, lib
 STATUSES = sorted(ffi.typeof("ps_status").elements.items())
 
 
-def test_every_status_has_an_exception() -> None:
+def test_every_status_has_an_exception():
     assert set(_lib._EXCEPTIONS) == {value for value, name in STATUSES if name != "PS_OK"}
 
 
 @pytest.mark.parametrize("value", [value for value, name in STATUSES if name != "PS_OK"])
-def test_status_becomes_its_exception(value: int) -> None:
-    """A status is raised as its class, in words that say what was done; an EngineError keeps the number."""
+def test_status_becomes_its_exception(value):
     kind, hint = _lib._EXCEPTIONS[value]
     with pytest.raises(kind, match=r"^reading the prompt: ") as raised:
         check(value, "reading the prompt")
@@ -37,21 +34,21 @@ def test_status_becomes_its_exception(value: int) -> None:
         assert raised.value.code == value
 
 
-def test_ok_is_silent() -> None:
+def test_ok_is_silent():
     check(lib.PS_OK)
 
 
-def test_unknown_status_is_an_engine_error() -> None:
+def test_unknown_status_is_an_engine_error():
     with pytest.raises(errors.EngineError, match="unknown status"):
         check(99)
 
 
-def test_statuses_read_differently() -> None:
+def test_statuses_read_differently():
     texts = {ffi.string(lib.ps_status_str(value)) for value, _ in STATUSES}
     assert len(texts) == len(STATUSES)
 
 
-def test_table_is_complete() -> None:
+def test_table_is_complete():
     """After import every llama.cpp function is bound, and only those that have a name can be."""
     out = ffi.new("ps_engine **")
     assert lib.ps_engine_open(1, 1, out) == lib.PS_OK
@@ -62,9 +59,7 @@ def test_table_is_complete() -> None:
     assert lib.ps_api_bind(n, ffi.NULL) == lib.PS_E_ARG
 
 
-def test_layout_of_another_llama_is_refused() -> None:
-    """A struct that ctypes sees one field longer stops the import, both sizes named."""
-
+def test_layout_of_another_llama_is_refused():
     class Longer(ctypes.Structure):
         _fields_ = [*bound.llama_batch._fields_, ("more", ctypes.c_int64)]
 
@@ -77,14 +72,14 @@ def test_layout_of_another_llama_is_refused() -> None:
         _lib._check_layout(other)
 
 
-def test_missing_symbol_is_refused() -> None:
+def test_missing_symbol_is_refused():
     libc = ctypes.CDLL(None)
     with pytest.raises(ImportError, match=r"pyspec calls llama_decode, but .* does not have it"):
         _lib._bind(SimpleNamespace(_name=libc._name))
     _lib._bind(bound._lib)
 
 
-def test_library_without_states_lacks_nothing_else() -> None:
+def test_library_without_states_lacks_nothing_else():
     """Where the functions with C++ names are missing the rest is bound, and only drafts that need them are refused."""
     names = [ffi.string(lib.ps_api_name(i)).decode() for i in range(100) if lib.ps_api_name(i)]
     required = {n: getattr(bound._lib, n) for n in names if n not in _lib._CPP_NAMES}
@@ -99,21 +94,19 @@ def test_library_without_states_lacks_nothing_else() -> None:
     assert _lib.STATES_SHOWN
 
 
-def test_another_llama_cpp_is_refused() -> None:
+def test_another_llama_cpp_is_refused():
     message = r"pyspec 1.0 works with llama-cpp-python 0\.\d+\.\d+.*, but 0.2.1 is installed"
     with pytest.raises(ImportError, match=message):
         _lib._check_versions("1.0", "0.2.1")
 
 
-def test_an_extension_of_another_header_is_refused() -> None:
-    """What to do is said; where there are no sources, nothing is compared."""
+def test_an_extension_of_another_header_is_refused():
     with pytest.raises(ImportError, match="pip install -e"):
         _lib._check_key("0123", "4567")
     _lib._check_key("", "4567")
 
 
-def test_supported_range_is_the_pinned_one() -> None:
-    """pyproject.toml installs a llama-cpp-python that the handshake accepts."""
+def test_supported_range_is_the_pinned_one():
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     assert [v for v in _lib.LLAMA_CPP_VERSIONS if f'"llama-cpp-python=={v}"' in text]
 
@@ -131,7 +124,7 @@ assert len(copies) <= 1, copies
 """
 
 
-def run(first: str, second: str, **environment: str) -> str:
+def run(first, second, **environment):
     """Import both in a fresh interpreter, in this order, away from the sources; what it prints."""
     command = [sys.executable, "-c", BOTH.format(first=first, second=second)]
     done = subprocess.run(
@@ -144,12 +137,12 @@ def run(first: str, second: str, **environment: str) -> str:
 @pytest.mark.parametrize(
     "order", [("llama_cpp", "pyspec"), ("pyspec", "llama_cpp"), ("pyspec._lib", "llama_cpp")]
 )
-def test_order_of_imports_does_not_matter(order: tuple[str, str]) -> None:
+def test_order_of_imports_does_not_matter(order):
     """One libllama is loaded, whoever comes first."""
     run(*order)
 
 
-def test_library_path_is_heeded(tmp_path: Path) -> None:
+def test_library_path_is_heeded(tmp_path):
     """With LLAMA_CPP_LIB_PATH the extension calls the library from there."""
     elsewhere = tmp_path / "libraries"
     shutil.copytree(Path(llama_cpp.__file__).parent / "lib", elsewhere)
@@ -157,7 +150,7 @@ def test_library_path_is_heeded(tmp_path: Path) -> None:
     assert printed.startswith(str(elsewhere))
 
 
-def test_unbuilt_source_folder_says_so(tmp_path: Path) -> None:
+def test_unbuilt_source_folder_says_so(tmp_path):
     """Imported from its sources, where no extension lies, pyspec says what to do in one sentence."""
     shutil.copytree(
         Path(_lib.__file__).parent,

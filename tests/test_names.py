@@ -1,7 +1,5 @@
 """One name for one thing: what the package calls things, checked by reading its sources."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict
@@ -18,7 +16,7 @@ NO_FILES = {"bench/NAME.py", "llama.h"}
 """A placeholder, and llama.cpp's own."""
 
 
-def defined(*kinds: type[ast.stmt]) -> dict[str, list[str]]:
+def defined(*kinds):
     """Names that modules of the package define at their top, with their files; scripts of child processes are left out."""
     found: dict[str, list[str]] = defaultdict(list)
     for module, path in modules().items():
@@ -30,7 +28,7 @@ def defined(*kinds: type[ast.stmt]) -> dict[str, list[str]]:
                 if not re.fullmatch(r"_?[A-Z][a-zA-Z]*[a-z]", name) or "TypeVar" in value:
                     continue  # a constant
             else:
-                name = getattr(node, "name", None) or ast.unparse(node.target)  # type: ignore[attr-defined]
+                name = getattr(node, "name", None) or ast.unparse(node.target)
             found[name].append(module)
     return found
 
@@ -38,14 +36,14 @@ def defined(*kinds: type[ast.stmt]) -> dict[str, list[str]]:
 TYPES = (ast.ClassDef, ast.Assign)
 
 
-def test_a_class_is_a_thing() -> None:
+def test_a_class_is_a_thing():
     """No class or alias is named after what was done to something; an exception may be."""
     done = re.compile(r"(?:[a-z](?:ed|own|ept|aid)|Seen|Found)$")
     names = {name for name in defined(*TYPES) if done.search(name) and not name.endswith("Speed")}
     assert {name for name in names if name not in vars(errors)} == set()
 
 
-def test_the_front_door_names_what_it_opens() -> None:
+def test_the_front_door_names_what_it_opens():
     """The three lists of `pyspec/__init__.py` agree: what is offered, where it lives, and what a type checker reads."""
     tree = ast.parse(modules()["pyspec"].read_text(encoding="utf-8"))
     imported = {
@@ -59,8 +57,7 @@ def test_the_front_door_names_what_it_opens() -> None:
     assert all(getattr(pyspec, name) is not None for name in pyspec.__all__)
 
 
-def test_every_exception_is_in_one_place() -> None:
-    """Each class of exceptions is defined in errors.py and stands in the tree at its top."""
+def test_every_exception_is_in_one_place():
     bases = {"Exception", "BaseException", "ValueError", "RuntimeError", "OSError"}
     bases |= {base.__name__ for base in vars(errors).values() if isinstance(base, type)}
     found = [
@@ -75,7 +72,7 @@ def test_every_exception_is_in_one_place() -> None:
 
 
 @pytest.mark.parametrize("room", rooms())
-def test_a_room_names_what_it_imports(room: str) -> None:
+def test_a_room_names_what_it_imports(room):
     """`__all__` of a package below has all that its front door imports and nothing else; without imports there is none."""
     tree = ast.parse(modules()[f"pyspec.{room}"].read_text(encoding="utf-8"))
     imported = [
@@ -87,13 +84,12 @@ def test_a_room_names_what_it_imports(room: str) -> None:
     assert sorted(getattr(import_module(f"pyspec.{room}"), "__all__", [])) == sorted(imported)
 
 
-def test_each_room_has_its_tests() -> None:
-    """In a folder of its name, as ARCHITECTURE.md and CONTRIBUTING.md say."""
+def test_each_room_has_its_tests():
     assert set(rooms()) <= {path.parent.name for path in ROOT.glob("tests/*/test_*.py")}
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "bench/README.md"])
-def test_files_that_a_page_names_are_there(page: str) -> None:
+def test_files_that_a_page_names_are_there(page):
     """A source file that was moved is moved in what newcomers read, too."""
     known = {path.name for folder in SOURCES for path in (ROOT / folder).rglob("*.*")}
     named = re.findall(r"[\w/]+\.(?:py|c|h)\b", (ROOT / page).read_text(encoding="utf-8"))

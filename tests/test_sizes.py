@@ -1,10 +1,7 @@
 """Files and functions that can be read in one go."""
 
-from __future__ import annotations
-
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -14,14 +11,14 @@ LONG = {"pyspec/llama/speculative.py __init__"}
 """Llama's own arguments, one a line, so that editors and type checkers know them; its body has nine lines."""
 
 
-def sources() -> Iterator[Path]:
+def sources():
     """The project's own files: what a build makes of them lies elsewhere, and other programs are built in bench/build."""
     found = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
     yield from (path for path in found if ROOT / "bench" / "build" not in path.parents)
     yield from sorted((ROOT / "native").glob("*.[ch]"))
 
 
-def functions(path: Path) -> Iterator[tuple[str, int]]:
+def functions(path):
     """Each function's name and its lines, signature and docstring included."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
@@ -35,11 +32,11 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
         yield match[1], match[0].count("\n") + 1
 
 
-def named(path: Path) -> str:
+def named(path):
     return path.relative_to(ROOT).as_posix()
 
 
-def test_no_file_is_too_long() -> None:
+def test_no_file_is_too_long():
     """At most 500 lines, tests too: a longer file has two subjects, or a reason that is worth a discussion."""
     tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "native" / "tests").glob("*.[ch]")]
     paths = [*sources(), *tests]
@@ -47,7 +44,7 @@ def test_no_file_is_too_long() -> None:
     assert {name: n for name, n in lines.items() if n > MAX_FILE} == {}
 
 
-def test_no_function_is_too_long() -> None:
+def test_no_function_is_too_long():
     """At most 60 lines, but for those that are listed with a reason."""
     found = {
         f"{named(path)} {name}": n
@@ -58,7 +55,7 @@ def test_no_function_is_too_long() -> None:
     assert set(found) == LONG
 
 
-def test_functions_of_c_are_found() -> None:
+def test_functions_of_c_are_found():
     """The search sees those that the headers declare; else the test above would pass for nothing."""
     found = {name for path in (ROOT / "native").glob("*.c") for name, _ in functions(path)}
     declared = set(re.findall(r"\b(ps_\w+)\(", (ROOT / "native" / "pyspec.h").read_text()))

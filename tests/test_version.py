@@ -1,7 +1,5 @@
 """Running from a clone: the package beside the sources finds what the installed one has built from the same header."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -22,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone(tmp_path):
     for name in ("pyspec", "models", "native"):
         shutil.copytree(
             ROOT / name,
@@ -37,8 +35,7 @@ def clone(tmp_path: Path) -> Path:
 PLAINLY = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'Redirect' not in type(f).__name__]\n"
 
 
-def run(clone: Path, code: str) -> str:
-    """What Python prints when it is started in the clone."""
+def run(clone, code):
     done = subprocess.run(
         [sys.executable, "-c", PLAINLY + textwrap.dedent(code)],
         cwd=clone,
@@ -49,7 +46,7 @@ def run(clone: Path, code: str) -> str:
     return done.stdout
 
 
-def test_a_script_in_the_clone_runs_its_sources(clone: Path) -> None:
+def test_a_script_in_the_clone_runs_its_sources(clone):
     printed = run(
         clone,
         """
@@ -65,27 +62,25 @@ def test_a_script_in_the_clone_runs_its_sources(clone: Path) -> None:
     ]
 
 
-def test_a_clone_of_another_interface_borrows_nothing(clone: Path) -> None:
+def test_a_clone_of_another_interface_borrows_nothing(clone):
     """An extension of another header would crash where it is called, whatever its version."""
     path = clone / "native" / "pyspec.h"
     path.write_text(path.read_text().replace("float z1;", "double z1;"))
     assert _version.borrowed(clone / "pyspec", [str(clone / "pyspec")]) == [str(clone)]
 
 
-def test_what_only_a_clone_uses_is_in_no_wheel() -> None:
-    """Comparisons, the recipe and its texts; of `models` the wheel has the manifest and what ships."""
+def test_what_only_a_clone_uses_is_in_no_wheel():
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]["wheel"]
     assert build["packages"] == {"pyspec": "pyspec", "pyspec/models": "models"}
     folders = {path.name for path in (ROOT / "models").iterdir() if path.is_dir()} - {"__pycache__"}
     assert {f"pyspec/models/{name}" for name in folders} <= set(build["exclude"])
 
 
-def test_an_installed_package_borrows_nothing(tmp_path: Path) -> None:
+def test_an_installed_package_borrows_nothing(tmp_path):
     assert _version.borrowed(tmp_path / "pyspec", [str(tmp_path / "pyspec")]) == []
 
 
-def test_the_citation_names_this_version() -> None:
-    """CITATION.cff and the changelog's first heading follow pyproject.toml."""
+def test_the_citation_names_this_version():
     stated = _version._stated(ROOT / "pyproject.toml")
     cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {stated}\n" in cited

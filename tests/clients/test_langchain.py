@@ -1,7 +1,5 @@
 """LangChain's LlamaCpp and ChatLlamaCpp, which make their own `Llama`, with a batch of 8 rows."""
 
-from __future__ import annotations
-
 import pytest
 from clients.conftest import ours
 
@@ -14,7 +12,6 @@ OPTIONS |= {"model_kwargs": {"flash_attn": True}}
 
 @pytest.fixture
 def llm(tiny_ascii):
-    """Makes LangChain's LLM."""
     from langchain_community.llms import LlamaCpp
 
     return lambda: LlamaCpp(model_path=str(tiny_ascii), **OPTIONS)

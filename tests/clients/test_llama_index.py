@@ -1,7 +1,5 @@
 """LlamaIndex's LlamaCPP, which makes its own `Llama` from a name it imported long before."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("llama_index.llms.llama_cpp", reason="install pyspec-llama[clients]")

@@ -3,8 +3,6 @@
 What passes with the original passes with ours. Models that cannot be had here are stood in for by ones of their kind.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -30,7 +28,7 @@ WAYS = [
 SAID = b'" jumps over the lazy dog."', b'" is a classic example of a"'
 """How the model that is not here goes on, and how the one that stands in for it does."""
 LEFT_OUT = {
-    "test_real_model": "it opens no `Llama`, and knows the tokens of a model that is not here",
+    "test_real_model": "it opens no `Llama`, and knows the tokens of a model that is not here"
 }
 
 WANTED = ("/tests/test_", "ggml-vocab-llama-spm.gguf")

@@ -1,7 +1,5 @@
 """llama_cpp.server with the openai client: what a deployment that changed nothing but `pyspec.install()` sees."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Structured output by other people's programs: through processors, grammars, and by decoding on the context itself."""
 
-from __future__ import annotations
-
 import json
 
 import llama_cpp

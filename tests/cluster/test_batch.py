@@ -1,7 +1,5 @@
 """The same records over Ray Data, on a local cluster of two workers."""
 
-from __future__ import annotations
-
 import pytest
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
@@ -94,7 +92,6 @@ def test_a_journal_of_other_options_is_refused(arguments, tiny_target, tmp_path)
 
 @pytest.mark.filterwarnings("error:.*concurrency.*")
 def test_a_dataset_goes_on_where_it_stopped(arguments, tiny_target, tmp_path):
-    """The second run over more rows has the first one's journals, and adds to them."""
     rows = [{"id": str(i), "prompt": prompt} for i, prompt in enumerate(PROMPTS)]
     done = tmp_path / "done"
 

@@ -1,7 +1,5 @@
 """A replica, and an application that nobody runs: no cluster is needed for them."""
 
-from __future__ import annotations
-
 import pytest
 from starlette.testclient import TestClient
 
@@ -26,7 +24,6 @@ def deployment(served):
 
 
 def test_arguments_of_a_command_line_are_read():
-    """Numbers are numbers; fewest and most are told apart."""
     made = build({"model": "any", "replicas": "1-3", "num_cpus": "2", "draft": "none"})
     assert made is not None
     with pytest.raises(OptionError):
@@ -45,14 +42,12 @@ def replica(tiny_ascii, monkeypatch):
 
 @pytest.fixture
 def ended(monkeypatch):
-    """The statuses with which a replica ended its process."""
     found = []
     monkeypatch.setattr("pyspec.cluster.os._exit", found.append)
     return found
 
 
 def test_a_replica_without_its_engine_ends(replica, ended):
-    """At Ray's next check, and Ray makes another; while it answers, it is well."""
     assert replica.client.get("/health").json()["status"] == "ok"
     replica.check_health()
     assert ended == []

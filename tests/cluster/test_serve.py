@@ -1,7 +1,5 @@
 """Two replicas behind a door, on a local cluster: one application, conversations that stay, and a replica that is killed."""
 
-from __future__ import annotations
-
 import socket
 import threading
 
@@ -88,7 +86,6 @@ def test_the_whole_interface_is_there(url):
 
 
 def test_a_conversation_stays_on_its_replica(url):
-    """By its header: what was read of it is not read again."""
     for n in range(6):
         system = {"role": "system", "content": f"{n} abc " * 20}
         said = [system, {"role": "user", "content": "hello"}]
@@ -126,7 +123,6 @@ class Asking:
 
 
 def test_a_new_version_loses_no_request(url, deploy):
-    """What comes meanwhile is answered, by old replicas and then by new ones."""
     old = replicas().keys()
     with Asking(url) as asking:
         wait(lambda: asking.found)

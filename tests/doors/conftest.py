@@ -1,7 +1,5 @@
 """The doors over one model, and each of them in turn."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import scripted
 from helpers.doors import EVERY, Doors

@@ -1,7 +1,5 @@
 """Biases of tokens, at the doors that take them."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import tiny
 

@@ -1,7 +1,5 @@
 """Why answers end, in the words of each door."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import scripted, tiny
 from helpers.doors import EVERY, N_CTX, QUESTION

@@ -1,7 +1,5 @@
 """By its seed a text can be had again, at every door the same one."""
 
-from __future__ import annotations
-
 import pytest
 
 HOT = {"temperature": 1.5, "max_tokens": 32}

@@ -1,7 +1,5 @@
 """Every example runs unchanged, with a tiny model in place of the default one."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -64,7 +62,6 @@ def test_the_notebook_has_its_outputs():
 
 
 def test_the_notebook_runs(tiny_ascii, monkeypatch, tmp_path):
-    """Its cells one after the other; the last line of each is shown as a notebook would show it."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     names, shown = {}, []
     for cell in CELLS:

@@ -1,7 +1,5 @@
 """Custom tools of chats, as functions of one text: what the model is told, what it wrote, and what clients read of it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -113,10 +111,7 @@ def test_the_result_of_a_record_has_calls_in_the_form_of_their_tools():
 
 CALL = AnswerPart("call", "patch", 1, "7")
 PATCHED = {"index": 1, "id": "7", "type": "custom", "custom": {"name": "patch", "input": "ab"}}
-ARGUMENTS = [
-    AnswerPart("arguments", '{"input": "a', 1),
-    AnswerPart("arguments", 'b"}', 1),
-]
+ARGUMENTS = [AnswerPart("arguments", '{"input": "a', 1), AnswerPart("arguments", 'b"}', 1)]
 READS = AnswerPart("call", "read", 2, "8")
 
 

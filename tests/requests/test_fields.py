@@ -1,7 +1,5 @@
 """A body that is no JSON is refused, whatever is wrong with it."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspec.errors import InputError
