@@ -99,7 +99,7 @@ def test_defaults_are_those_of_llama_cpp_python():
 
 def test_an_option_that_is_not_given_is_left_to_the_model():
     @command()
-    def asked(sampler):
+    def asked(sampler: SamplerOptions):  # the command reads the type
         made = sampler.sampling(1, {"top_k": 7})
         print(made.top_k, made.min_p, made.typical_p)  # noqa: T201
 
