@@ -1,12 +1,11 @@
 """The model over llama.cpp that answers a chat's questions."""
 
-import json
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from helpers import scripted
 from helpers.answers import counters
+from helpers.programs import pulled
 
 from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import Conversation, Exchange, spoken
@@ -15,7 +14,6 @@ from pyspec.engine.profiles import PairMemory
 from pyspec.errors import ModelNotFound
 from pyspec.llama.generation import stream_text
 from pyspec.llama.speculative import OFF, SpeculativeLlama
-from pyspec.machine.files import file_sha256
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Strict
 from pyspec.text.messages import Message
@@ -166,23 +164,10 @@ def test_a_model_is_asked_not_to_think(open_llama, tmp_path):
         assert model.llm.speech.start(model.prompt(turns)) == "behind"
 
 
-def of_ollama(root, name, file):
-    """A model's file as `ollama pull` would have left it."""
-    digest = file_sha256(file)
-    blob = root / "blobs" / f"sha256-{digest}"
-    manifest = root / "manifests/registry.ollama.ai/library" / Path(*name.split(":"))
-    for path in (blob, manifest):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    blob.write_bytes(file.read_bytes())
-    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
-    manifest.write_text(json.dumps({"layers": [layer]}))
-    return blob
-
-
 def test_models_of_ollamas_are_called_by_their_names(tiny_target, tiny_draft, tmp_path):
     """In what is said of them, in the block of statistics and in saved chats: their files are called after hashes."""
-    target = of_ollama(tmp_path, "toy:8b", tiny_target)
-    draft = of_ollama(tmp_path, "toy:1b", tiny_draft)
+    target = pulled(tmp_path, "toy:8b", model=tiny_target.read_bytes())
+    draft = pulled(tmp_path, "toy:1b", model=tiny_draft.read_bytes())
 
     def opened():
         return SpeculativeLlama(

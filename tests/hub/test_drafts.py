@@ -1,12 +1,12 @@
 """Which models can draft for which, among files made for the test."""
 
 import hashlib
-import json
 from pathlib import Path
 
 import msgspec
 import pytest
 from helpers import tiny, tiny_eagle
+from helpers.programs import pulled, put
 
 from pyspec.gguf.header import Facts, facts_of
 from pyspec.gguf.vocabulary import VocabularyHash
@@ -15,12 +15,6 @@ from pyspec.hub.locate import add
 from pyspec.hub.sources import Family, FamilyDraft, load_manifest
 
 pytestmark = pytest.mark.usefixtures("home")
-
-
-def put(path, raw):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(raw)
-    return path
 
 
 def made(path, **options):
@@ -227,16 +221,8 @@ def test_a_start_does_not_wait_for_every_header(home, monkeypatch):
 
 
 def ollama(home, target, draft):
-    root, layers = home / ".ollama/models", []
-    for kind, raw in (("model", target), ("draft", draft)):
-        digest = hashlib.sha256(raw).hexdigest()
-        put(root / f"blobs/sha256-{digest}", raw)
-        media = f"application/vnd.ollama.image.{kind}"
-        layers.append({"mediaType": media, "digest": f"sha256:{digest}"})
-    for tag, held in (("8b", layers[:1]), ("8b-fast", layers)):
-        manifest = root / "manifests/registry.ollama.ai/library/toy" / tag
-        put(manifest, json.dumps({"layers": held}).encode())
-    return root / "blobs" / layers[0]["digest"].replace(":", "-")
+    pulled(home / ".ollama/models", "toy:8b", model=target)
+    return pulled(home / ".ollama/models", "toy:8b-fast", model=target, draft=draft)
 
 
 def hugging_face(home, target, draft):

@@ -6,6 +6,7 @@ import os
 import re
 
 import pytest
+from helpers import programs
 from helpers.make_gguf import tiny_llama
 from helpers.sources import modules
 
@@ -23,21 +24,11 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def put(path, raw=TINY):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(raw)
-    return path
+    return programs.put(path, raw)
 
 
-def ollama(root, name, raw=TINY, where="registry.ollama.ai/library"):
-    """What `ollama pull NAME:TAG` leaves: a manifest and blobs."""
-    digest = hashlib.sha256(raw).hexdigest()
-    layers = [
-        {"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:" + "0" * 64, "size": 3},
-        {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}", "size": len(raw)},
-    ]  # fmt: skip
-    manifest = json.dumps({"schemaVersion": 2, "layers": layers}).encode()
-    put(root / "manifests" / where / name.replace(":", "/"), manifest)
-    return put(root / "blobs" / f"sha256-{digest}", raw)
+def ollama(root, name, raw=TINY, **where):
+    return programs.pulled(root, name, template=b"{{ x }}", model=raw, **where)
 
 
 def lm_studio(root, repo="maker/toy-GGUF", file="toy-Q4_K_M.gguf"):

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from helpers import running, tiny
+from helpers.programs import pulled
 
 from pyspec.cli.options import (
     DraftOptions,
@@ -61,25 +62,11 @@ def test_what_cannot_be_followed_is_named(tmp_path, said, left):
     assert of(tmp_path, **said).left == left
 
 
-def ollama(root, model, **named):
-    blobs = root / "blobs"
-    blobs.mkdir()
-    blob = blobs / f"sha256-{'a' * 64}"
-    blob.write_bytes(model.read_bytes())
-    for i, (name, params) in enumerate(named.items()):
-        (blobs / f"sha256-{i:064d}").write_text(json.dumps(params))
-        manifest = root / "manifests/registry.ollama.ai/library" / name / "latest"
-        manifest.parent.mkdir(parents=True)
-        layers = [("model", "a" * 64), ("params", f"{i:064d}")]
-        media = "application/vnd.ollama.image"
-        told = [{"mediaType": f"{media}.{kind}", "digest": f"sha256:{x}"} for kind, x in layers]
-        manifest.write_text(json.dumps({"layers": told}))
-    return blob
-
-
 def test_ollamas_parameters_come_before_the_files(tmp_path, suggesting):
     chat = {"temperature": 1, "stop": ["x"], "num_ctx": 9}
-    blob = ollama(tmp_path, suggesting, chat=chat, code={"temperature": 0})
+    for name, given in (("chat", chat), ("code", {"temperature": 0})):
+        layers = {"model": suggesting.read_bytes(), "params": json.dumps(given).encode()}
+        blob = pulled(tmp_path, f"{name}:latest", **layers)
     assert suggested_by(blob, "chat").values["temperature"] == 1
     assert suggested_by(blob, "code:latest").values["temperature"] == 0
     assert suggested_by(blob, "code").values["top_k"] == 7
