@@ -40,12 +40,10 @@ def composer(
 
 
 def rows(made):
-    """Prompt tokens of the next decode."""
     return sum(n for _, n in made.next()[1])
 
 
 def test_prompts_get_what_answers_leave_of_the_gap():
-    """By what rows cost; all that fits where nothing runs, and where nobody waits."""
     assert rows(composer()) == 98
     assert rows(composer(gap=50.0)) == 48
     assert rows(composer(answers=0)) == 512
@@ -54,7 +52,6 @@ def test_prompts_get_what_answers_leave_of_the_gap():
 
 
 def test_prompts_get_half_of_the_time_in_any_case():
-    """Where the answers alone take the whole gap."""
     made = composer(200.0)
     assert rows(made) == 2
     made.took(0, 2, 300.0)
@@ -65,7 +62,6 @@ def test_prompts_get_half_of_the_time_in_any_case():
 
 
 def test_slow_answers_may_wait_longer_unless_somebody_says_how_long():
-    """Four times as long as they take by themselves, where that is more than usual."""
     for row_ms, wanted in ((10.0, (GAP_MS - 20.0) / 10.0), (100.0, 600.0 / 100.0)):
         assert rows(composer(row_ms, gap=None)) == wanted
 
@@ -92,7 +88,6 @@ def test_few_rows_beside_many_answers_tell_nothing():
 
 
 def test_a_larger_piece_is_tried_where_it_may_be_cheaper():
-    """Within the gap, as soon as smaller ones are known."""
     time = PrefillTime()
     time.learn(2, 40, 80.0)
     assert time.best(2, 512, 110.0, 1.0) == 55
@@ -108,7 +103,6 @@ def test_prompts_of_streams_are_read_in_turn_where_people_wait():
 
 
 def test_what_a_row_costs_is_learned():
-    """From decodes beside answers; one that takes ten times as long changes little, and others nothing."""
     made = composer()
     for n in (50, 35, 40) * 10:
         made.took(n, 2, 2.0 + n * 2.5)
@@ -124,7 +118,6 @@ def test_what_a_row_costs_is_learned():
     ("ms", "within", "n"), [(400.0, 400.0, 61), (130.0, 100.0, 61), (120.0, 100.0, 83)]
 )
 def test_a_decode_in_which_rows_cost_more_is_not_made(ms, within, n):
-    """Though more of them would fit into the time; a fifth more counts as the same."""
     time = PrefillTime()
     time.learn(2, 50, 50.0)
     time.learn(2, 100, ms)
@@ -133,7 +126,6 @@ def test_a_decode_in_which_rows_cost_more_is_not_made(ms, within, n):
 
 @pytest.mark.parametrize("row_ms", [0.3, 1.0, 3.0])
 def test_pieces_come_to_the_gap(row_ms):
-    """Whatever a decode costs beside its rows."""
     made = composer(gap=GAP_MS)
     for _ in range(60):
         made.took(0, 2, 20.0)
@@ -187,7 +179,6 @@ def test_a_decode_that_was_held_up_changes_little():
     st.integers(0, 600),
 )
 def test_rows_are_shared_fairly(missing, budget):
-    """Never over the budget or over what is missing, nothing left over, and the first always gets some."""
     shares = share_rows(list(enumerate(missing)), budget)
     given_ = dict(shares)
     assert len(given_) == len(shares)

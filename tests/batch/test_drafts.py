@@ -50,7 +50,6 @@ def drafted(monkeypatch):
 
 
 def find(monkeypatch, path):
-    """Let `auto` find a draft model here."""
     here = SimpleNamespace(path=path, name=path.stem, origin="a test")
     monkeypatch.setattr("pyspec.engine.assembly.drafts_here", lambda _: iter([here]))
 
@@ -71,7 +70,6 @@ def test_auto_is_the_model_that_is_here(open_batch, tiny_draft, monkeypatch, dra
 
 @devices.for_processors(devices.STREAMS)
 def test_one_client_gets_drafts_and_many_none(open_batch, tiny_draft, monkeypatch, drafted):
-    """Where people wait, the number of answers at the moment decides."""
     find(monkeypatch, tiny_draft)
     options = {"parallel": 8, "interactive": True, **EXACT}
     batch, plain = open_batch(draft="auto", **options), open_batch(**options)
@@ -90,7 +88,6 @@ def test_a_few_answers_share_the_model(open_batch, tiny_draft, monkeypatch, draf
 
 
 def test_each_answer_has_the_length_that_it_asks_for(open_batch, tiny_draft):
-    """Beside others of another one, and of none; the texts stay."""
     batch = open_batch(draft=tiny_draft, length="fixed:4", parallel=4, **EXACT)
     alone = texts(open_batch(parallel=4, **EXACT), MANY)
     wanted = {"0": "fixed:0", "1": "fixed:2", "2": None, "3": "confidence:0.9"}
@@ -123,7 +120,6 @@ AGAIN = [
 
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_auto_drafts_for_a_hybrid(open_batch, hybrid, parallel):
-    """As it does for one text; what it answers stays."""
     batch = open_batch(hybrid, draft="auto", parallel=parallel, memory=True, **EXACT)
     assert batch.facts["draft"] == "lookup"
     assert texts(batch, AGAIN) == texts(open_batch(hybrid, parallel=parallel, **EXACT), AGAIN)
@@ -142,7 +138,6 @@ def test_a_hybrid_drafts_for_one_client_over_streams(open_batch, hybrid):
 
 
 def test_a_head_drafts_for_many(open_batch, tmp_path):
-    """The target's own, under `auto`."""
     headed = tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
     batch = open_batch(headed, draft="auto", parallel=4, **EXACT)
     assert batch.facts["draft"] == "lookup+mtp"
@@ -152,7 +147,6 @@ def test_a_head_drafts_for_many(open_batch, tmp_path):
 
 @pytest.mark.parametrize(("share", "kept"), [(1.0, 0), (4.0 * 16, 1), (4.0 * 16 * 100, SNAPSHOTS)])
 def test_states_are_kept_as_far_as_memory_goes(hybrid, monkeypatch, share, kept):
-    """Of 16 sequences, in a quarter of it; where not one is, nothing is drafted."""
     facts = facts_of(hybrid)
     monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: int(share * facts.state) + 1)
     assert states_for(hybrid, 16, 0, ()) == kept
@@ -198,7 +192,6 @@ def test_answers_teach_those_that_are_drawn_as_they_are(open_batch, tiny_draft, 
 
 
 def test_a_record_says_how_it_speculates(open_batch, tiny_ascii):
-    """Beside others that keep to the batch's own way."""
     asked = {
         "off": {"enabled": False},
         "loose": {"verify": "margin", "gap": 9, "theta": 0},

@@ -33,7 +33,6 @@ def test_larger_cells_leave_room_for_fewer_sequences(open_batch):
 
 
 def test_a_draft_takes_memory_of_its_own(open_batch, tiny_draft):
-    """One of the target's shape as much as the target, one of F32 twice as much."""
     plain, drafting = open_batch(), open_batch(draft=tiny_draft)
     beside = drafting._models.beside(SideOptions())
     alone = memory_for(plain.target, 4096)
@@ -44,12 +43,10 @@ def test_a_draft_takes_memory_of_its_own(open_batch, tiny_draft):
 
 @pytest.fixture
 def worth_16(monkeypatch):
-    """A machine on which 16 answers at once are worth it."""
     monkeypatch.setattr(run, "best_parallel", lambda _: 16)
 
 
 def test_answers_at_once_are_bound_by_memory(open_batch, worth_16, monkeypatch, caplog):
-    """Where nobody said how many: 8 records take less than 256 cells and 16 more, and all are answered."""
     monkeypatch.setattr(run, "memory_for", lambda *_: 1)
     batch = open_batch(parallel=None)
     assert [result.error for result in batch.run(["ab"] * 20)] == [None] * 20
@@ -58,7 +55,6 @@ def test_answers_at_once_are_bound_by_memory(open_batch, worth_16, monkeypatch, 
 
 
 def refuse_from(monkeypatch, most):
-    """Contexts of more sequences than that cannot be made; how many were asked for."""
     make, asked = contexts.internals.LlamaContext, []
 
     def limited(*, params, **more):

@@ -17,7 +17,6 @@ PROMPTS = [
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(("n", "most"), [(3, 8), pytest.param(6, 20, marks=pytest.mark.slow)])
 def test_text_does_not_depend_on_what_runs_beside_it(smollm2, temperature, n, most):
-    """Asked in another order, after an interruption, among fewer: the same bytes."""
     records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(PROMPTS[:n])]
     sampling = Sampling(temperature=temperature, seed=1)
     settings = Settings(sampling, max_tokens=most, raw=True)
@@ -32,7 +31,6 @@ def test_text_does_not_depend_on_what_runs_beside_it(smollm2, temperature, n, mo
 
 
 def test_every_decode_of_answers_has_as_many_rows(open_batch, work):
-    """And prompts are read alone, in pieces that end at the same places, shared beginnings too."""
     batch = open_batch(exact=True, parallel=3, n_ctx=1024, max_tokens=5)
     records = ["x" * 700 + word for word in ("a", "bc", "def")] + ["short"]
     assert [result.error for result in batch.run(records)] == [None] * 4
@@ -77,7 +75,6 @@ def test_a_limit_that_is_no_number_of_tokens_is_refused_at_once(most):
 
 
 def test_an_answer_alone_is_a_batch_of_one(tiny_target, open_batch, work):
-    """The class asks for the decodes that an exact batch of one asks for, and both say the same."""
     prompt = list(range(4, 32)) * 20
     batch = open_batch(exact=True, parallel=1, n_ctx=1024)
     (said,) = batch.run([Record(id="a", tokens=prompt, max_tokens=9)])

@@ -33,7 +33,6 @@ def path(tmp_path):
 
 @pytest.fixture
 def written(path):
-    """The bytes of a journal of three records."""
     journal = Journal(path, RUN)
     for i in (2, 0, 1):
         journal.append(result(i, f"text {i}\n"))
@@ -50,7 +49,6 @@ def test_finished_records_are_there_again(path):
 
 
 def test_every_cut_is_recovered(path, written):
-    """Cut at any byte, it opens, holds the whole records before the cut, and can go on."""
     ends = [i + 1 for i, byte in enumerate(written) if byte == 10]
     for cut in range(len(written)):
         path.write_bytes(written[:cut])
@@ -121,7 +119,6 @@ def test_private(path):
 
 @pytest.fixture
 def file_limit():
-    """Sets RLIMIT_FSIZE, and undoes it."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -131,7 +128,6 @@ def file_limit():
 
 @pytest.mark.parametrize("into", [0, 1, 60, 99])
 def test_disk_full_keeps_whole_records(path, written, file_limit, into):
-    """Where the limit falls inside a record, none of it stays; with room again, it is written."""
     journal = Journal(path, RUN)
     file_limit(len(written) + into)
     with pytest.raises(BatchWriteError, match="3 records are kept"):
@@ -145,7 +141,6 @@ def test_disk_full_keeps_whole_records(path, written, file_limit, into):
 
 @full_device
 def test_full_device_is_one_error(path, written):
-    """/dev/full takes nothing: one BatchWriteError with the reason, and closing is quiet."""
     journal = Journal(path, RUN)
     os.dup2(os.open("/dev/full", os.O_RDWR), journal._fd)
     with pytest.raises(BatchWriteError, match="No space left"):

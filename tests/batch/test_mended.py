@@ -15,7 +15,6 @@ OUTS = ["out.jsonl", "out.csv", "out/"]
 
 @pytest.fixture
 def files(tmp_path):
-    """Twenty files of two lines, one of which is not UTF-8."""
     (tmp_path / "in").mkdir()
     for i in range(20):
         (tmp_path / "in" / f"{i:02}.txt").write_text(f"a{i}\nb{i}\n")
@@ -25,8 +24,6 @@ def files(tmp_path):
 
 @pytest.fixture
 def again(go):
-    """Runs `in` into an output again. Returns the prompts that were asked, and the summary."""
-
     def again_(out, **options):
         asked = []
 
@@ -42,7 +39,6 @@ def again(go):
 
 
 def read(path):
-    """What an output says, by file or as a whole."""
     found = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
     return {each.name: each.read_text().replace(f"{path}", "") for each in found}
 
@@ -77,7 +73,6 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("out", OUTS)
 def test_only_what_changed_is_asked(again, go, files, tmp_path, out, change):
-    """And the output is that of a run that saw nothing else."""
     make, expected = CHANGES[change]
     again(out)
     make(files)
@@ -92,7 +87,6 @@ def test_only_what_changed_is_asked(again, go, files, tmp_path, out, change):
 
 @pytest.mark.parametrize("out", OUTS)
 def test_an_interrupted_run_is_mended(again, files, out):
-    """By its journal alone; the file is that of an undisturbed run."""
     with pytest.raises(KeyboardInterrupt):
         again(out, stop_after=15)
     (files / "20.txt").write_text("c\n")
@@ -101,7 +95,6 @@ def test_an_interrupted_run_is_mended(again, files, out):
 
 
 def test_a_mending_that_is_interrupted_goes_on(again, files, tmp_path):
-    """The answers of the former file are kept where it is, and in the journal."""
     again("out.jsonl")
     before = (tmp_path / "out.jsonl").read_bytes()
     for i in range(20, 25):
@@ -115,7 +108,6 @@ def test_a_mending_that_is_interrupted_goes_on(again, files, tmp_path):
 
 @pytest.mark.parametrize("out", OUTS)
 def test_answers_are_not_lost_with_their_inputs(again, files, tmp_path, out):
-    """A name too few, by mistake: nothing is written. What has failed may go; --overwrite drops answers."""
     again(out)
     before = read(tmp_path / out)
     (files / "07.txt").write_text("b7\n")
@@ -144,7 +136,6 @@ def test_lines_in_openais_format_are_kept(go, tmp_path):
 
 
 def test_one_answer_is_given_to_one_record():
-    """The same request twice has two, each by its own seed."""
     known = [("a", "x"), ("b", "x"), ("c", "y")]
     wanted = [("new", "x"), ("b", "x"), ("d", "x"), ("e", "z")]
     assert matched(wanted, known) == [("a", "x"), ("b", "x"), None, None]

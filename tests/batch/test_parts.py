@@ -48,7 +48,6 @@ def test_raw_prompts_are_not_taken_apart(open_batch, tmp_path):
 
 
 def test_json_mode_beside_tools(open_batch, tmp_path):
-    """In a line of OpenAI's form."""
     batch = open_batch(
         scripted.write(tmp_path, "<think>", "<tool_call>"),
         n_ctx=1024,

@@ -28,7 +28,6 @@ def texts(batch, words=WORDS):
 def test_a_shared_beginning_is_read_by_the_first_process_alone(
     open_batch, tmp_path, read, interactive, parallel, draft
 ):
-    """The next one reads less and answers the same."""
     options = {
         "interactive": interactive, "parallel": parallel, "draft": draft, "prompt_cache": tmp_path / "kept", **EXACT,
     }  # fmt: skip
@@ -43,7 +42,6 @@ def test_a_shared_beginning_is_read_by_the_first_process_alone(
 
 
 def test_another_layout_takes_it_up(open_batch, tmp_path, read):
-    """What streams wrote, a pool reads, and the other way round."""
     path = tmp_path / "kept"
     wanted = []
     for parallel in (8, 1, 8):
@@ -65,7 +63,6 @@ def test_a_file_of_another_model_is_replaced(open_batch, tiny_draft, tmp_path, c
 
 
 def test_without_common_text_the_longest_is_kept(open_batch, tmp_path, read):
-    """Where people wait: a conversation goes on after a restart."""
     path, word = tmp_path / "kept", "a long story about a cat that went to sea"
     options = {"interactive": True, "prompt_cache": path, **EXACT}
     first = open_batch(**options)
@@ -125,7 +122,6 @@ def test_what_is_asked_aside_costs_a_conversation_nothing(open_batch, read, para
 
 
 def test_what_is_to_be_taken_over_is_forgotten_last():
-    """The others go first, the oldest before the newer ones."""
     kept = PrefixCache(Mock(), 3, 0, lambda: ())
     for seq in range(3):
         kept.keep(seq, range(20), 9)

@@ -13,7 +13,6 @@ from pyspec.errors import InputError
 
 
 def texts(data, **reading):
-    """Prompts of a text input, or the error's name."""
     return [r.error.type if r.error else r.prompt for r in records(data, **reading)]
 
 
@@ -27,7 +26,6 @@ NOT_IN_BATCHES = ({"logprobs": True}, {"speculation": {"tokens": True}}, {"n": 2
 
 
 def jsonl(*lines, **reading):
-    """Records of these JSON lines."""
     data = b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines)
     return list(read_records(io.BytesIO(data), "in", "jsonl", Reading(**reading)))
 
@@ -40,12 +38,10 @@ def jsonl(*lines, **reading):
     ],
 )  # fmt: skip
 def test_lines(data, expected):
-    """LF, CRLF and the end of the file end a line; a BOM is dropped; a line that is not UTF-8 fails by itself."""
     assert texts(data) == expected
 
 
 def test_paragraphs_end_at_blank_lines():
-    """Several blank lines are one end."""
     assert texts(b"a\nb\n\n \nc\r\nd", per="paragraph") == ["a\nb", "c\nd"]
 
 
@@ -70,7 +66,6 @@ def test_neither_has_one_in_another_format_vanished(kind, data):
 
 @pytest.mark.parametrize("per", ["line", "paragraph", "file"])
 def test_bad_utf8_names_byte_and_line(per):
-    """The message says where in the file, BOM and CRLF counted."""
     (bad,) = [r for r in records(b"\xef\xbb\xbfab\r\nc\xffd", per=per) if r.error]
     assert bad.error.type == "InputEncoding"
     assert "byte 8, line 2" in bad.error.message
@@ -82,20 +77,16 @@ def test_replacing_bad_bytes_is_explicit():
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
 def test_limit_is_inclusive(end):
-    """Line ends do not count."""
     assert texts(b"x" * 10 + end, limit=10) == ["x" * 10]
     assert texts(b"x" * 11 + end, limit=10) == ["InputTooLong"]
 
 
 def test_too_long_line_is_skipped_whole():
-    """What follows is read, under its right number."""
     found = records(b"a\n" + b"x" * 200_000 + b"\nb", limit=10)
     assert [(r.line, r.prompt) for r in found] == [(1, "a"), (2, None), (3, "b")]
 
 
 def test_too_long_line_is_never_held():
-    """A line without end is read in small pieces."""
-
     class Endless(io.RawIOBase):
         largest = read = 0
 
@@ -112,7 +103,6 @@ def test_too_long_line_is_never_held():
 
 @pytest.mark.parametrize("per", ["paragraph", "file"])
 def test_too_many_lines_are_never_held(per):
-    """Of a paragraph or a file over the limit, so many lines are kept as show that it is."""
     (group,) = _groups(io.BytesIO(b"abc\n" * 1000), per, 30)
     assert sum(len(line.data) + 1 for line in group) == 32
 
@@ -120,13 +110,11 @@ def test_too_many_lines_are_never_held(per):
 @pytest.mark.parametrize("size", [29, 30, 31])
 @pytest.mark.parametrize("per", ["paragraph", "file"])
 def test_limit_of_many_lines_is_inclusive(per, size):
-    """Short lines are together too long."""
     data = b"abc\n" * 6 + b"x" * (size - 24)
     assert texts(data, per=per, limit=30) == (["InputTooLong"] if size > 30 else [data.decode()])
 
 
 def test_template_wraps_the_text_only():
-    """Other braces stay, and so does {text} inside an input."""
     assert texts(b"a {text} b", template='{"x": {text}}') == ['{"x": a {text} b}']
 
 
@@ -136,7 +124,6 @@ def test_template_without_a_place_is_refused():
 
 
 def test_jsonl_reads_every_field():
-    """Fields of no API are ignored; one stop string is a list of one."""
     asked = {"prompt": "p", "system": "s", "max_tokens": 3, "temperature": 0.5, "seed": 1}
     (r,) = jsonl(json.dumps({"id": 7, **asked, "stop": "x", "y": [1]}))
     assert {name: getattr(r, name) for name in asked} == asked
@@ -144,7 +131,6 @@ def test_jsonl_reads_every_field():
 
 
 def test_lines_ask_as_requests_do():
-    """What shapes an answer shapes it here too, and what means "any" or "as many as fit" does."""
     asked = {
         "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "integer"}}},
         "top_p": 0, "seed": -1, "max_tokens": -1, "repetition_penalty": 1.2,
@@ -218,12 +204,10 @@ def test_bad_jsonl_fails_that_record_with_its_line(line):
 
 
 def table(data, column):
-    """Records of a CSV file."""
     return list(read_records(io.BytesIO(data), "in.csv", "csv", Reading(column=column)))
 
 
 def test_csv_reads_one_column():
-    """Quotes and line ends inside cells belong to the text; a row without text is an error; the BOM is dropped."""
     found = table(b'\xef\xbb\xbfid,text\r\n1,abc\r\n2,"a, ""b""\nc"\r\n3,\r\n4,d\r\n', "text")
     assert [record.prompt for record in found] == ["abc", 'a, "b"\nc', None, "d"]
     assert [record.id for record in found] == [f"in.csv:{line}" for line in (2, 4, 5, 6)]
@@ -231,7 +215,6 @@ def test_csv_reads_one_column():
 
 
 def test_an_empty_row_of_a_table_is_nothing():
-    """Neither between rows nor with its separators alone."""
     assert [record.line for record in table(b"id,text\n\n,\n1,a\n", "text")] == [4]
 
 
@@ -242,7 +225,6 @@ def test_csv_without_its_column_is_refused(column):
 
 
 def test_the_only_column_need_not_be_named(caplog):
-    """Its first row is said to be no prompt, unless the user has said so."""
     assert [record.prompt for record in table(b"question\na\nb\n", None)] == ["a", "b"]
     assert "'question' is taken as the name" in caplog.text
     caplog.clear()
@@ -257,7 +239,6 @@ def test_two_columns_of_one_name_are_refused():
 
 
 def test_a_line_of_openais_without_a_body_keeps_its_id(caplog):
-    """And is not told that the id is ignored."""
     (record,) = jsonl('{"custom_id": "a", "url": "/v1/chat/completions"}')
     assert (record.id, record.form) == ("a", "chat")
     assert "no body" in record.error.message
@@ -298,14 +279,12 @@ def test_json_is_no_file_of_lines(tmp_path):
 
 
 def test_csv_that_is_broken_is_refused():
-    """A quote without end, a cell over the limit, bytes that are not UTF-8: never a traceback."""
     for data in (b'text\n"abc', b"text\n" + b"x" * 2_000_000, b"text\n\xff\n"):
         with pytest.raises(InputError, match="line"):
             table(data, "text")
 
 
 def test_every_line_may_say_how_it_speculates():
-    """Ours and OpenAI's, as requests do; what is asked tells the record from others."""
     asked = {"speculation": {"verify": "margin", "gap": 0.5}}
     ours, theirs, plain = jsonl(
         json.dumps({"messages": HELLO, **asked}),

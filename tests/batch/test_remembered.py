@@ -23,7 +23,6 @@ PROMPT = [tiny.A + n for n in (0, 3, 1, 4, 1, 5, 9, 2, 6)]
 
 
 def say(batch, record=None):
-    """The answer to one record, alone: its text and how many drafted tokens were accepted."""
     (result,) = batch.run([record or Record(id="a", prompt="ab")])
     assert result.error is None
     return result.text, result.speculation["accepted"]
@@ -31,14 +30,12 @@ def say(batch, record=None):
 
 @pytest.fixture
 def open_drawn(open_batch):
-    """Opens a `Batch` that drafts by lookup alone, eight tokens at a time."""
     usual = {"draft": "lookup", "length": "fixed:8", "settings": DRAWN, "parallel": 2, **EXACT}
     return lambda **more: open_batch(**{**usual, **more})
 
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_batch_drafts_what_another_record_said(open_drawn, anew):
-    """By default, also where contexts were made anew; the text is the same, and nearly all of it was drafted."""
     batch = open_drawn()
     text, before = say(batch)
     if anew:
@@ -67,8 +64,6 @@ def test_what_is_said_beside_many_is_remembered(open_drawn):
 
 
 def test_a_drafter_hears_the_whole_of_a_text(open_llama, tiny_target):
-    """At its end, the class's texts too; what it raises costs no answer."""
-
     class Listener(Drafter):
         def propose(self, seq, tokens, limit):
             return NOTHING

@@ -18,7 +18,6 @@ MIROSTAT = Sampling(temperature=1.5, seed=5, mirostat_mode=2)
 
 
 def test_mirostat_says_that_llama_cpp_draws(open_llama, open_batch, tiny_target):
-    """Its noise is that library's own, at the seed that is told."""
     llm = open_llama(tiny_target)
     ask(llm, [tiny.A], 8, MIROSTAT)
     told = {key: llm.last_speculation[key] for key in ("sampling", "seed")}
@@ -29,7 +28,6 @@ def test_mirostat_says_that_llama_cpp_draws(open_llama, open_batch, tiny_target)
 
 @pytest.mark.parametrize("form", ["", "chat"])
 def test_a_line_of_output_has_the_seed(open_batch, form):
-    """In either format; a record by itself says the same again at that seed."""
     batch = open_batch(settings=Settings(WARM, max_tokens=16, raw=True))
     results = list(batch.run([Record(id=name, prompt="ab") for name in "xy"]))
     lines = [json.loads(output_line(each, "run", form)) for each in results]
@@ -55,7 +53,6 @@ SHAPES = [
 def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(
     open_llama, tiny_target, tiny_draft, shape, cut
 ):
-    """Positions count tokens of the text: what is said so far, given back as the prompt, is gone on with in the same words."""
     prompt, sampling = [tiny.A, tiny.A + 1], Sampling(temperature=1.2, seed=11, **shape)
     whole = ask(open_llama(tiny_target), prompt, 40, sampling).ids
     first = ask(open_llama(tiny_target, draft=tiny_draft), prompt, cut, sampling).ids
@@ -65,7 +62,6 @@ def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_interrupted_batch_ends_with_the_same_texts(go, open_batch, tiny_ascii, tmp_path, shape):
-    """Stopped behind some records and gone on with by another batch: the bytes of a run that nobody disturbed."""
     (tmp_path / "in.txt").write_text("".join(f"question {i} {i}\n" for i in range(12)))
     settings = Settings(Sampling(temperature=1.2, seed=3, **shape), max_tokens=16, raw=True)
     # F32 throughout, as a random model's text is full of near-ties

@@ -13,7 +13,6 @@ from pyspec.errors import InputError
 
 @pytest.fixture
 def folder(tmp_path):
-    """b.txt, a.md, sub/c.jsonl, a picture and a hidden file."""
     (tmp_path / "in" / "sub").mkdir(parents=True)
     (tmp_path / "in" / "b.txt").write_text("b\n")
     (tmp_path / "in" / "a.md").write_text("a\n")
@@ -28,12 +27,10 @@ def below(inputs):
 
 
 def test_folder_gives_its_text_files_sorted(folder):
-    """Text and JSONL in all subfolders; nothing hidden, nothing else."""
     assert below([folder]) == ["a.md", "b.txt", "sub/c.jsonl"]
 
 
 def test_what_a_folder_has_besides_is_named(folder, caplog):
-    """The first few of them, hidden ones too; of a hidden folder its name."""
     (folder / "sub" / ".git").mkdir()
     for name in "ab":
         (folder / "sub" / ".git" / name).touch()
@@ -51,7 +48,6 @@ def test_what_a_folder_has_besides_is_named(folder, caplog):
 
 
 def test_glob_is_expanded(folder):
-    """A pattern the shell left alone."""
     assert below([folder / "*.*t*"]) == ["b.txt"]
 
 
@@ -61,7 +57,6 @@ def test_file_is_read_once(folder):
 
 @pytest.mark.parametrize("name", ["missing.txt", "no*match", "empty", "pipe"])
 def test_what_is_no_text_is_refused(tmp_path, name):
-    """Missing files, patterns without a match, folders without text and pipes: one sentence each."""
     (tmp_path / "empty").mkdir()
     if name == "pipe":
         os.mkfifo(tmp_path / name)
@@ -70,14 +65,12 @@ def test_what_is_no_text_is_refused(tmp_path, name):
 
 
 def test_ids_are_unique_over_files(folder):
-    """Ids begin with the file's name."""
     records = list(read_sources(find_sources([str(folder)]), Reading()))
     assert [record.prompt for record in records] == ["a", "b", "c"]
     assert len({record.id for record in records}) == 3
 
 
 def test_name_that_is_not_utf8_is_escaped(tmp_path):
-    """A record's id is always text."""
     path = os.fsencode(tmp_path) + b"/\xff.txt"
     Path(os.fsdecode(path)).write_bytes(b"a")
     (record,) = read_sources(find_sources([os.fsdecode(path)]), Reading())

@@ -32,7 +32,6 @@ EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
 
 @pytest.mark.parametrize("common", ["", "once upon a time "])
 def test_text_is_that_of_one_sequence(open_batch, common):
-    """Also after a prefix that all prompts share, copied from stream to stream."""
     many = open_batch(parallel=16, **EXACT)
     texts = answers(many, records(common))
     assert many.stats()["streams"]
@@ -66,7 +65,6 @@ def test_drafts_and_few_sequences_share_a_pool(open_batch, parallel, draft):
 
 @devices.for_processors(devices.STREAMS)
 def test_automatic_drafts_give_way(open_batch, work):
-    """`auto` drafts beside a few sequences; beside many there are streams, and nothing is drafted until few are left."""
     many = open_batch(parallel=16, draft="auto", **EXACT)
     few = open_batch(parallel=2, draft="auto", **EXACT)
     texts = answers(many, records())
@@ -76,7 +74,6 @@ def test_automatic_drafts_give_way(open_batch, work):
 
 
 def test_longer_record_gets_larger_contexts(open_batch):
-    """One that comes late and fits no stream: all others are finished first, none is lost."""
     batch = open_batch(parallel=8, n_ctx=700, **EXACT)
     late = Record(id="late", prompt="z" * 90, max_tokens=500)
     for i, record in enumerate(records()):
@@ -96,7 +93,6 @@ def test_longer_record_gets_larger_contexts(open_batch):
 
 @devices.for_processors(devices.STREAMS)
 def test_many_at_once_cost_what_they_cost_without_drafts(open_batch, work, monkeypatch):
-    """Where people wait, one or two answers are drafted for; beside more of them nothing is looked up, planned or learned."""
     asked = []
     for name in ("plan", "observe"):
         monkeypatch.setattr(GoodputPolicy, name, _counted(getattr(GoodputPolicy, name), asked))
@@ -126,7 +122,6 @@ def _counted(method, asked):
 
 
 def test_answers_wait_for_prompts_that_came_at_once(open_batch, work):
-    """In a batch, where none is in a hurry: each is read in a decode that gives its first token, too; then all answers go on."""
     wanted = [Record(id=str(i), prompt=chr(97 + i) * (20 + i), max_tokens=100) for i in range(16)]
     answers(open_batch(parallel=16), wanted)
     assert work[:16] == [[(seq, 0, 0)] for seq in range(16)]
@@ -135,7 +130,6 @@ def test_answers_wait_for_prompts_that_came_at_once(open_batch, work):
 
 @pytest.mark.parametrize("parallel", [4, 16])
 def test_answers_go_on_while_prompts_are_read(open_batch, work, monkeypatch, parallel):
-    """Where people wait: in every decode, beside no more of prompts than there is time for, as it has been learned."""
     monkeypatch.setattr(Composer, "_base", lambda *_: (0.0, 4.0))
     monkeypatch.setattr(PrefillTime, "learn", lambda *_: None)
     wanted = [

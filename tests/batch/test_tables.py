@@ -18,19 +18,16 @@ TABLE = 'id,question,note\n7,a,"one, two"\n8,,nothing asked\n9,"b\nc",x\n10,bad,
 
 
 def rows(path):
-    """The rows of a CSV file."""
     return list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
 
 
 @pytest.fixture
 def table(tmp_path):
-    """Four rows: one without a question, one of two lines, one that fails."""
     (tmp_path / "in.csv").write_text(TABLE)
     return "in.csv"
 
 
 def test_rows_and_columns_are_kept(go, table, tmp_path):
-    """In their order, with the answer, its end and its error behind them; a row that asks nothing has failed."""
     go([table], "out.csv", column="question")
     head, *found = rows(tmp_path / "out.csv")
     assert head == ["id", "question", "note", "answer", "finish_reason", "error"]
@@ -51,7 +48,6 @@ def test_a_table_without_rows_has_one_for_its_error(go, table, tmp_path):
 
 
 def test_columns_of_the_same_names_stay(go, tmp_path):
-    """Ours get others then."""
     (tmp_path / "in.csv").write_text("question,answer\na,mine\n")
     go(["in.csv"], "out.csv", column="question")
     head, row = rows(tmp_path / "out.csv")
@@ -60,7 +56,6 @@ def test_columns_of_the_same_names_stay(go, tmp_path):
 
 
 def test_a_table_of_tabs_is_known_by_its_name(go, tmp_path):
-    """Commas inside its cells separate nothing, whichever of them the head has."""
     (tmp_path / "in.tsv").write_text("a,b\tquestion, please\n1,2\ta, b\n")
     go(["in.tsv"], "out.csv", column="question, please")
     assert rows(tmp_path / "out.csv")[1][:3] == ["1,2", "a, b", "A, B"]
@@ -78,7 +73,6 @@ def test_other_inputs_give_a_table_of_ids(go, tmp_path):
 
 
 def test_an_interrupted_run_goes_on(go, table, tmp_path):
-    """What was answered is not answered again, nor is anything once all is there."""
     with pytest.raises(KeyboardInterrupt):
         go([table], "out.csv", column="question", stop_after=1)
     fake, summary = go([table], "out.csv", column="question")
@@ -168,7 +162,6 @@ CELLS = st.text(st.characters(codec="utf-8") | st.sampled_from('",;\t|\r\n \0\uf
     )
 )
 def test_any_table_is_read_back(table):
-    """By Python's reader, and by ours behind a head."""
     data = b"".join(map(_row, table))
     assert list(csv.reader(io.StringIO(data.decode(), newline=""), strict=True)) == table
     head = [f"column {i}" for i in range(len(table[0]))]
@@ -176,7 +169,6 @@ def test_any_table_is_read_back(table):
 
 
 def test_cells_are_the_same_behind_answers(go, tmp_path):
-    """Carriage returns, quotes and line ends too; a prompt has lines as other texts."""
     table = [["question", "note"], ["a\r\nb", "x\r\ny\rz"], ["c", '"q"\n']]
     with (tmp_path / "in.csv").open("w", newline="") as file:
         csv.writer(file).writerows(table)

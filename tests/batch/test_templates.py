@@ -62,14 +62,12 @@ def prompt(made: tuple[AnswerMaker, TargetLlama], record: Record) -> str:
 
 
 def test_prompt_is_a_turn_behind_the_batchs_system_text(maker: Callable[..., Any]) -> None:
-    """A bare prompt goes through the template, with the system prompt that holds."""
     made = maker(SHOWN, system="Be brief.")
     assert prompt(made, Record(id="a", prompt="hi")) == "[system]Be brief.[user]hi"
     assert prompt(made, Record(id="a", prompt="hi", system="S")) == "[system]S[user]hi"
 
 
 def test_lines_and_requests_bring_template_variables(maker: Callable[..., Any]) -> None:
-    """chat_template_kwargs reach the template from either."""
     made, variables = maker(SHOWN), {"mood": "!"}
     record = Record(id="a", prompt="hi", chat_template_kwargs=variables)
     assert prompt(made, record) == "[user]hi!"
@@ -87,7 +85,6 @@ def test_variables_are_part_of_what_is_asked() -> None:
 
 
 def test_plain_words_where_there_is_no_template(maker: Callable[..., Any]) -> None:
-    """A prompt by itself is gone on with; a system prompt or messages make a dialogue, which ends at the next speaker."""
     made = maker(None)
     llm = made[1]
     turns = [{"role": "user", "content": "hi"}]
@@ -101,7 +98,6 @@ def test_plain_words_where_there_is_no_template(maker: Callable[..., Any]) -> No
 
 
 def test_refusal_of_a_template_is_the_requests_fault(maker: Callable[..., Any]) -> None:
-    """What a template raises is 400 with its sentence; a template that is broken is the server's."""
     record = Record(id="a", prompt="x")
     with pytest.raises(InputError, match="no such turn") as caught:
         maker("{{ raise_exception('no such turn') }}")[0].answer(0, record)

@@ -78,7 +78,6 @@ def written(folder: Path, arch: str, n_heads: int) -> Path:
 def test_each_token_is_its_own_heads(
     arch: str, n_heads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After answers in which drafts were accepted or refused and texts that go back; the text is plain decoding's."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     path = written(tmp_path, arch, n_heads)
     same, found = told(look, path, n_heads, "mtp")
@@ -88,7 +87,6 @@ def test_each_token_is_its_own_heads(
 
 
 def answer_four(path: Path) -> tuple[Any, Any, int]:
-    """Texts of four at once, with heads and without, and tokens drafted."""
     records = [
         Record(id=str(i), prompt="abca" + "bcd"[: i % 4], max_tokens=24, temperature=0.0)
         for i in range(4)

@@ -49,8 +49,6 @@ def test_a_model_without_experts_has_none_to_keep(tiny_target: Path) -> None:
 
 
 def test_overrides_reach_llama_cpp(mixture: Path, open_llama: Callable[..., Any]) -> None:
-    """Without a device all lies in main memory, and texts stay."""
-
     def text(**how: Any) -> Any:
         llm = open_llama(mixture, trust=True, **how)
         assert bool(llm.model_params.tensor_buft_overrides) == bool(how)
@@ -60,7 +58,6 @@ def test_overrides_reach_llama_cpp(mixture: Path, open_llama: Callable[..., Any]
 
 
 def test_a_row_reads_the_experts_it_uses(mixture: Path, tiny_target: Path, open_plain: Any) -> None:
-    """Two of four, and everything else but the embeddings of other tokens; a model without any has none."""
     sizes = {tensor.name: tensor.nbytes for tensor in read_header(mixture).tensors}
     experts = sum(size for name, size in sizes.items() if "_exps" in name)
     rest = sum(sizes.values()) - experts - sizes["token_embd.weight"]

@@ -26,13 +26,11 @@ def store(monkeypatch):
 
 
 def begun(store, text, owner="one"):
-    """What is kept that begins like a text."""
     found = store.fetch([*text, 0], owner, 1)
     return found and found.tokens
 
 
 def test_the_least_recently_parked_go_first(store):
-    """As many as it takes; a text that fits by no means is not kept."""
     for first in range(5):
         store.park(0, [first, 7, 8], "one")
     assert [begun(store, [first]) is not None for first in range(5)] == [False] * 2 + [True] * 3
@@ -42,7 +40,6 @@ def test_the_least_recently_parked_go_first(store):
 
 
 def test_a_text_that_grew_takes_its_own_place(store):
-    """Its beginning says nothing more; of another owner's it is no part."""
     store.park(0, [1, 2], "one")
     store.park(0, [1, 2], "two")
     store.park(0, [1, 2, 3], "one")
@@ -54,7 +51,6 @@ def test_a_text_that_grew_takes_its_own_place(store):
 
 
 def test_the_longest_beginning_is_fetched(store):
-    """Of at least so many tokens; the prompt's last token is never held."""
     for text in ([1, 2, 3, 4], [1, 2, 9], [5]):
         store.park(0, text, "one")
     assert store.fetch([1, 2, 3, 4], "one", 4) is None
@@ -65,7 +61,6 @@ def test_the_longest_beginning_is_fetched(store):
 
 @pytest.mark.parametrize("room", [False, True])
 def test_a_text_that_finds_no_room_stays(store, monkeypatch, room):
-    """It is there when it is asked for again; one that went into a sequence is there."""
     monkeypatch.setattr("pyspec.engine.kept.put_state", lambda *_: room)
     store.park(0, [1, 2, 3], "one")
     assert store.restore(store.fetch([1, 2, 9], "one", 2), 0, [1, 2, 9]) == (2 if room else 0)

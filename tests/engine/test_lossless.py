@@ -17,7 +17,6 @@ PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
     "sampling", [{}, {"temperature": 1.3, "min_p": 0.0}, {"temperature": -1.0}, {"top_k": 5}]
 )
 def test_same_seed_same_text(open_llama, tiny_target, tiny_draft, seed, sampling):
-    """One draw a token, drafted or not: a seed gives the text that it gives without speculation."""
     sampling = Sampling(seed=seed, **sampling)
     plain = ask(open_llama(tiny_target), PROMPT, 60, sampling)
     assert ask(open_llama(tiny_target, draft=tiny_draft), PROMPT, 60, sampling).ids == plain.ids

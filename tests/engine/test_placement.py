@@ -57,7 +57,6 @@ def test_auto_answers_although_a_card_is_full(
     monkeypatch: pytest.MonkeyPatch,
     free: int,
 ) -> None:
-    """By what it says itself, or by the trial that fails there: the processor has all layers."""
     cards(monkeypatch, free)
     llm = TargetLlama(str(tiny_target), n_gpu_layers="auto", **SMALL)
     assert llm.model_params.n_gpu_layers == 0

@@ -32,7 +32,6 @@ def prior_of(draft: str, companion: str, learned: Acceptance) -> Prior:
 
 
 def loaded(*paths: Path) -> list[SideFile]:
-    """Files as loaded models, draft first."""
     return [SideFile(path, path.stat().st_size) for path in paths]
 
 
@@ -48,7 +47,6 @@ def draft(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("companion", ["c", "other"])
 def test_a_prior_is_what_was_learned(tmp_path: Path, companion: str) -> None:
-    """But of lookup, whose matches belong to the texts; another companion has no part in it."""
     learned, path = taught(), tmp_path / "d.gguf"
     prior_path(path).write_bytes(msgspec.json.encode(prior_of("d", "c", learned)))
     again = read_prior(path).restore("d", companion)

@@ -31,7 +31,6 @@ def test_what_is_expected_is_what_is_held(tmp_path, tiny_target, kinds, sides):
 
 
 def test_models_may_take_most_of_what_there_is(monkeypatch):
-    """Of this machine's memory where layers stay on the processor; all there is where it is not known."""
     monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: 1000)
     assert room_of_models(0, ()) == 750
     monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: 0)

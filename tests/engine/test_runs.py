@@ -49,7 +49,6 @@ def answer(llm: Any, **options: Any) -> tuple[str, dict[str, Any]]:
 def test_forced_tokens_change_no_text(
     path: Path, draft: str, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are the target's own, and need fewer rounds."""
     how = {"temperature": temperature, "seed": 3}
     with opened(path, draft=str(path) if draft == "model" else draft) as llm:
         text, block = answer(llm, **how)
@@ -73,7 +72,6 @@ def test_a_text_that_has_to_come_is_tokenized_as_by_the_target(path: Path) -> No
 def test_what_a_grammar_forbids_is_never_verified(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a draft of the model's own making, which knows no grammar, only what may come goes to the target."""
     cuts, verified = [], []
     verify = Engine.verify
 

@@ -40,7 +40,6 @@ def test_a_first_part_without_tensors_is_a_model(open_llama, whole) -> None:
 
 
 def test_a_head_in_the_last_part_drafts(open_llama, whole) -> None:
-    """`auto` finds it, and its size is known."""
     parts = split(whole, "blk.4.")
     assert n_heads(parts) == 1
     assert head_size(parts) == head_size(whole)

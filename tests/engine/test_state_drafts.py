@@ -38,7 +38,6 @@ def expected(text, begin, alone):
 
 
 def test_it_drafts_what_it_would_say_alone(open_llama, target, draft):
-    """After every accepted, half accepted and refused draft; the text is plain decoding's."""
     plain = ask(open_llama(target), PROMPT, 60).ids
     own = open_llama(draft)
     accepted = expected([*PROMPT, *plain], len(PROMPT), lambda text: ask(own, text, LONG).ids)
@@ -50,7 +49,6 @@ def test_it_drafts_what_it_would_say_alone(open_llama, target, draft):
 
 
 def test_another_text_begins_anew(open_llama, target, draft):
-    """A state of tokens that the next text has not is not gone back to."""
     llm = open_llama(target, draft=draft, length=f"fixed:{LONG}")
     text = [*PROMPT, *ask(llm, PROMPT, 30).ids]
     for prompt in (text[:20], [*text[:9], 3], PROMPT[:2], text):

@@ -39,7 +39,6 @@ def test_a_slow_machine_is_slow_for_plain_decoding_too(slow: float) -> None:
 
 
 def test_plain_decoding_takes_time_beside_decodes_too() -> None:
-    """What rounds without drafts took beside their decode is taken into account for all of the tokens."""
     policy = FixedPolicy(0, CostCurve.prior("Q8_0", ROW_MS))
     for _ in range(32):
         policy.watch(1, ROW_MS, ROW_MS + 1.0, 30)
@@ -50,7 +49,6 @@ def test_plain_decoding_takes_time_beside_decodes_too() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 4, 15])
 def test_short_answers_are_held_against_the_curve_too(tokens: int) -> None:
-    """A machine whose curve is known needs no long answer."""
     times = [0.0, *(ROW_MS + n for n in range(64))]
     policy = FixedPolicy(3, CostCurve.from_tables({0: times}, times, times))
     answer = AnswerStatistics(
@@ -61,7 +59,6 @@ def test_short_answers_are_held_against_the_curve_too(tokens: int) -> None:
 
 @pytest.mark.parametrize("slow", [0.5, 1.0, 3.0])
 def test_a_batch_is_held_against_a_decode_of_as_many_rows(slow: float) -> None:
-    """Of two texts, one of them with a draft of two, on a machine that is slower than the curve or faster."""
     times = [0.0, *(ROW_MS + n for n in range(64))]
     curve = CostCurve.from_tables({0: times}, times, times)
     found = plain_decode(curve.target, 2, [100], {4: 1}, slow * times[4])
@@ -79,7 +76,6 @@ def timed(scatter: float, rows: tuple[int, ...] = (1, 4)) -> FixedPolicy:
 
 
 def said(policy: FixedPolicy) -> dict[str, Any]:
-    """What an answer says of plain decoding whose ten rounds checked three tokens each."""
     for _ in range(ROUNDS):
         policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], 4 * ROW_MS, 4, t_round=4 * ROW_MS))
     spent = ROUNDS * 4 * ROW_MS
@@ -91,7 +87,6 @@ def said(policy: FixedPolicy) -> dict[str, Any]:
 def test_a_factor_is_said_where_it_is_known_within_five_percent(
     scatter: float, known: bool
 ) -> None:
-    """By how far times of the same count were from each other."""
     found = said(timed(scatter))
     assert (found["times_plain"] is not None) is known
     assert (found["plain"] is not None) is known
@@ -120,7 +115,6 @@ def test_time_of_the_reader_would_be_plain_decodings_too() -> None:
 
 
 def test_one_ratio_is_the_factor_of_answers_and_batches() -> None:
-    """Of several answers it is that of all their time, and of nothing known there is none."""
     one, other = Tally(), Tally()
     assert one.times_plain is None
     one.add_times(30.0, 10.0)

@@ -39,7 +39,6 @@ def amx_crashes(monkeypatch: pytest.MonkeyPatch) -> list[ChildExit]:
 
 
 def uses_extra(llm: Any) -> bool:
-    """Whether the target was loaded with extra buffers."""
     return bool(llm.model_params.use_extra_bufts)
 
 
@@ -49,7 +48,6 @@ def test_extra_buffers_that_crash_are_left_off(
     amx_crashes: list[ChildExit],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Target and draft answer without them; one sentence a file says so, and it is known from then on."""
     caplog.set_level(logging.WARNING, "pyspec")
     options = {**PLAIN, "draft": str(tiny_draft), "companion": "none"}
     for _ in range(2):
@@ -63,7 +61,6 @@ def test_extra_buffers_that_crash_are_left_off(
 def test_drafts_follow(
     tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A draft is loaded with the buffers that its target was given."""
     from pyspec.engine import models
 
     seen = []
@@ -89,7 +86,6 @@ def test_the_option_reaches_the_load(
     tiny_target: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`extra_buffers` decides what llama.cpp is told, for one sequence and for many."""
     options = {"draft": "none", "companion": "none", "trust": True, "n_threads": 1}
     with make(str(tiny_target), n_ctx=128, extra_buffers=word, **options) as made:
         assert uses_extra(made._models.target if make is Batch else made) is used
@@ -112,7 +108,6 @@ def test_asked_for_they_are_tried_and_refused(
 def test_shipped_files_are_tried_where_amx_may_crash(
     crashes: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """Elsewhere no shipped file is tried."""
     tried = request.getfixturevalue("amx_crashes") if crashes else []
     shipped = cached(load_manifest().get("smollm2-companion"))
     for amx_here in (False, True, True):

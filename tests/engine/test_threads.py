@@ -20,7 +20,6 @@ class Neighbour:
         self.processors, self.taken = processors, 0.0
 
     def others(self) -> float:
-        """As `Watch` says it."""
         return self.taken
 
 
@@ -46,14 +45,12 @@ def test_each_thread_finds_a_processor(most: int, processors: int, others: float
 def test_there_is_always_a_thread_and_never_one_too_many(
     most: int, processors: int, others: float
 ) -> None:
-    """From 1 to the most; above one, others and ours fit together."""
     fit = threads_beside(most, processors, others)
     assert 1 <= fit <= most
     assert fit == 1 or fit + others - SLACK <= processors
 
 
 def test_they_give_way_when_others_stay(looking: list[tuple[int, int, int]]) -> None:
-    """Every context hears the new number, for one row and for many."""
     load = Neighbour()
     threads = Threads([7, 8], 4, load)
     load.taken = 1.6
@@ -87,7 +84,6 @@ def test_the_processors_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_number_that_was_asked_for_stays(open_llama, tiny_target) -> None:
-    """No adapting where threads are given, and some where they are not."""
     asked = open_llama(tiny_target, n_threads=1)
     assert asked.assembly.loop.threads is None
     left = open_llama(tiny_target, n_threads=None, n_threads_batch=None)
@@ -95,7 +91,6 @@ def test_a_number_that_was_asked_for_stays(open_llama, tiny_target) -> None:
 
 
 def test_an_answer_goes_on_with_fewer_threads(open_llama, tiny_target, monkeypatch) -> None:
-    """Its text is the same: a change of threads between rounds loses nothing."""
     llm = open_llama(tiny_target, n_threads=2, n_threads_batch=2)
     expected = llm.create_completion("a b c", max_tokens=24, temperature=0.0)["choices"][0]["text"]
     counts = iter([1, 1, 2, 2] * 50)

@@ -62,7 +62,6 @@ def test_an_answer_has_workers(llm, left):
     ],
 )
 def test_the_class_leaves_none(llm, left, work):
-    """Whole, in pieces, or token by token."""
     assert left(lambda: work(llm)) == 0
 
 

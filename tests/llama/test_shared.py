@@ -23,7 +23,6 @@ def decode(llm, tokens, first):
 @pytest.mark.parametrize("first", [0, 3, 45])
 @pytest.mark.parametrize("n", [2, 46, 100])
 def test_the_next_answer_is_right(pair, first, n):
-    """Whatever was put where, beyond our text or over it, of any length."""
     ours, theirs = pair
     wanted = greedy(theirs)
     assert greedy(ours) == wanted
@@ -32,7 +31,6 @@ def test_the_next_answer_is_right(pair, first, n):
 
 
 def test_a_context_that_was_cleared(pair):
-    """Nor is a cleared memory taken for ours."""
     ours, theirs = pair
     wanted = greedy(theirs)
     greedy(ours)
@@ -41,7 +39,6 @@ def test_a_context_that_was_cleared(pair):
 
 
 def test_nobody_else_costs_nothing(pair):
-    """Where nobody was there, the prefix is kept; verbose or not."""
     ours, _ = pair
     greedy(ours)
     llama_cpp.llama_perf_context_reset(ours.ctx)

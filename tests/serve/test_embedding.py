@@ -119,7 +119,6 @@ def test_what_cannot_be_is_refused(server, body, says):
 
 
 def test_more_than_may_wait_are_refused(folder):
-    """Until one of those that wait has its vectors."""
     model = Embedder("mean", folder / "mean.gguf", queue=1, trust=True, n_threads=1)
 
     async def ask_beside():

@@ -86,7 +86,6 @@ def test_who_waits_for_a_model_when_the_server_is_to_end_is_refused(fleet):
 
 @pytest.mark.parametrize("bound", [{"most": 2}, {"most": 9, "memory": 2.5}])
 def test_the_one_unused_for_longest_makes_room(fleet, bound):
-    """The first one too, and all answer as before when they are loaded again; by number, and by memory."""
     server, loaded = fleet(**bound)
     before = [said(server, name) for name in ("tiny", "a", "tiny", "b", "tiny", "a")]
     assert loaded == ["a", "b", "a"]
@@ -150,7 +149,6 @@ def test_where_every_model_answers_another_is_refused(fleet, monkeypatch):
 
 
 def test_a_model_whose_engine_hangs_makes_no_room(fleet, monkeypatch):
-    """Its memory stays taken: another one is refused, and it is still one of those that health looks at."""
     from pyspec.serve.service import Service
 
     async def stop(_service):
@@ -165,7 +163,6 @@ def test_a_model_whose_engine_hangs_makes_no_room(fleet, monkeypatch):
 
 
 def test_what_takes_more_than_was_known_makes_room_behind_it(fleet):
-    """It is loaded, then idle ones go; the next time its size is known."""
     server, loaded = fleet(9, memory=2.5, needs=lambda _name: 0)
     for name in ("tiny", "a", "b"):
         said(server, name)

@@ -30,7 +30,6 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
 
 
 def test_tool_that_may_be_called(client):
-    """A model that answers in words is not bent; results of calls go in as messages."""
     answer = chat(client, tools=[TOOL], max_tokens=10).choices[0]
     assert (answer.message.tool_calls, len(answer.message.content) > 0) == (None, True)
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
@@ -68,7 +67,6 @@ def test_tools_beside_a_response_format(client):
 
 
 def test_allowed_tools(client):
-    """A part of the tools, which the others are not called of; a name that is none is 400."""
     other = {"type": "function", "function": {**TOOL["function"], "name": "other"}}
 
     def choice(name):

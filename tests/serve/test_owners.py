@@ -16,7 +16,6 @@ from pyspec.serve.apis.responses import ResponsesBody
 
 
 def test_a_server_drafts_for_the_same_user_only(serve):
-    """Requests name their user; those that name none are one owner."""
     server = serve(length="fixed:8")
     asked = {"model": "tiny", "prompt": "ab", "temperature": 1.2, "seed": 5, "max_tokens": 80}
 
@@ -32,7 +31,6 @@ def test_a_server_drafts_for_the_same_user_only(serve):
 
 
 def test_a_user_is_one_of_its_keys_holder(serve):
-    """Who names another's user, or none, learns nothing of those that another key holds."""
     server = serve(draft="none", parallel=8, key="one\ntwo\n\n")
 
     def cached(key, **who):
@@ -87,8 +85,6 @@ TEXT = "the secret of this house is that it has none but this one and its cellar
 
 @pytest.fixture
 def read(serve):
-    """Starts a server, and gives what tells how much of a chat was read before it came."""
-
     def start(**options):
         server = serve(draft="none", **options)
 
@@ -119,7 +115,6 @@ def test_what_was_read_of_a_prompt_is_its_owners(read, parallel):
 
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_what_the_server_says_to_all_is_read_once(read, parallel):
-    """It is nobody's secret; not a word more is taken over."""
     system = "you are a helpful machine of few words, and polite"
     settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24, system=system)
     server, cached = read(parallel=parallel, settings=settings)
@@ -132,7 +127,6 @@ def test_what_the_server_says_to_all_is_read_once(read, parallel):
 
 
 def test_prompts_of_two_owners_that_come_at_once_wait_for_each_other_no_more(read):
-    """Nor does one of them learn by waiting what the other asks."""
     server, _ = read()
     jobs = [
         ChatBody(messages=[{"role": "user", "content": TEXT}], user=who)

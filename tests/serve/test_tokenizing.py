@@ -34,7 +34,6 @@ def test_what_is_none_is_refused(server, path, body):
 
 
 def scores(path, ids):
-    """The log-probability of each token but the first, by llama_cpp alone."""
     llm = llama_cpp.Llama(
         str(path), n_ctx=512, logits_all=True, verbose=False, n_threads=1, type_k=0, type_v=0
     )
@@ -47,7 +46,6 @@ def scores(path, ids):
 
 @pytest.mark.parametrize("length", [2, 64, 65, 150])
 def test_how_likely_a_prompt_is(server, tiny_ascii, length):
-    """As llama_cpp finds it, in pieces; two prompts at once, as lm-evaluation-harness asks them."""
     rng = np.random.default_rng(length)
     ids = [int(i) for i in rng.integers(5, 90, length)]
     body = {
@@ -126,7 +124,6 @@ def test_no_request_brings_tokens_in_a_message(server):
 
 
 def _read(usage):
-    """Tokens of a prompt under each interface's names."""
     names = ("prompt_tokens", "input_tokens", "cache_read_input_tokens")
     return [usage.get(name, 0) for name in names]
 

@@ -53,7 +53,6 @@ def record_of(**body):
 
 
 def test_the_model_knows_them_as_functions():
-    """A custom tool is a function of one text, and its form is told; a namespace stands before its tools' names."""
     plain, patch, read, inner = record_of(tools=[READ, PATCH, FILES]).tools
     assert plain == {key: value for key, value in READ.items() if key != "type"}
     assert (patch["name"], patch["parameters"]["required"]) == ("apply_patch", ["input"])
@@ -82,7 +81,6 @@ def test_allowed_ones_are_named_as_the_client_knows_them():
 
 
 def test_a_call_of_a_custom_tool_has_its_text(client, script_all):
-    """Whole and streamed; its arguments never come as JSON, and the tools are told back as they came."""
     says = call("apply_patch", input=TEXT.replace("ö", "o"))
     answer = ask(client, says, tools=[PATCH, FILES])
     (item,) = answer.output
@@ -113,7 +111,6 @@ def test_a_call_in_a_namespace_names_it(client, script_all):
 
 
 def test_calls_and_outputs_go_back_into_the_history():
-    """As the model wrote them: the items that it gave, and what the client made of them."""
     items = [
         {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": TEXT},
         {"type": "custom_tool_call_output", "call_id": "c1", "output": "Done."},
@@ -151,7 +148,6 @@ SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds.",
 
 
 def test_a_search_for_tools_is_the_clients_and_what_it_finds_can_be_called(client, script_all):
-    """Its arguments are an object; a tool that was found stands in the history alone."""
     (item,) = ask(client, call("tool_search", query="files"), tools=[SEARCH]).output
     found = item.model_dump(exclude_unset=True)
     assert (found["type"], found["execution"]) == ("tool_search_call", "client")
