@@ -1,7 +1,5 @@
 """Batches of the tiny model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

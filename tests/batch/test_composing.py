@@ -1,7 +1,5 @@
 """How much of prompts goes into a decode beside answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What drafts for a batch: the same words mean the same parts as for one text."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

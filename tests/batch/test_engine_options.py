@@ -1,7 +1,5 @@
 """What llama.cpp is asked for reaches the contexts of a batch, and system prompt its prompts."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspec.batch import Settings, run

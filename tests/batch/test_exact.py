@@ -1,7 +1,5 @@
 """Exact batches: a record's text is its own, on the real model too, where rows round by how many there are."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspec.batch import Batch, Record, Settings

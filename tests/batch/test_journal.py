@@ -1,7 +1,5 @@
 """The journal: whole records, torn tails, locks, full disks."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -1,7 +1,5 @@
 """Batches that are mended or extended: only what is new, changed or failed is answered."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

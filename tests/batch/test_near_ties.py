@@ -1,7 +1,5 @@
 """On the real model, parallelism changes a greedy text only where the target has hardly a preference."""
 
-from __future__ import annotations
-
 import llama_cpp
 import numpy as np
 import pytest

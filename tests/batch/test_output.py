@@ -1,7 +1,5 @@
 """The output: in the order of the inputs, whole or not at all, and nothing else overwritten."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

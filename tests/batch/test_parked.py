@@ -1,7 +1,5 @@
 """Conversations whose sequence others took are kept in memory, by owner, and not read again when they come back."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.answers import counters
 

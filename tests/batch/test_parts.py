@@ -1,7 +1,5 @@
 """Reasoning and calls in the results of a batch."""
 
-from __future__ import annotations
-
 import json
 
 from helpers import scripted

@@ -1,7 +1,5 @@
 """What prompts begin with alike outlives a batch, in a file."""
 
-from __future__ import annotations
-
 from itertools import takewhile
 from unittest.mock import Mock
 

@@ -1,7 +1,5 @@
 """Inputs: every way they can be good or bad."""
 
-from __future__ import annotations
-
 import io
 import json
 from types import SimpleNamespace

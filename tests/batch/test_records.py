@@ -1,7 +1,5 @@
 """Records: names that are their own, and the hash of what is asked."""
 
-from __future__ import annotations
-
 from pyspec.requests.records import Record, unique
 
 

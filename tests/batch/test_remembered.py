@@ -1,7 +1,5 @@
 """What other requests said, at every door: it drafts for the same owner and changes no text."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import devices, tiny
 from helpers.answers import ask

@@ -1,7 +1,5 @@
 """Continuous batching: order, shared prefixes, cells, faults, and that nobody's text depends on them."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import tiny
 from helpers.answers import GREEDY, Scripted, ask, counters

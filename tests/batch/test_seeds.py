@@ -1,7 +1,5 @@
 """Results tell whose noise drew them, and its seed: by it a text can be had again."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Inputs: files, folders, globs, in a fixed order, each once."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Many sequences without drafts: one KV stream each, with the text that each has alone."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import devices
 

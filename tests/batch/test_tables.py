@@ -1,7 +1,5 @@
 """CSV in, CSV out: rows and columns stay, answers stand beside them."""
 
-from __future__ import annotations
-
 import csv
 import io
 

@@ -1,11 +1,6 @@
 """Records and requests become prompts by the file's template."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import tiny
@@ -22,10 +17,10 @@ SHOWN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mood
 
 
 @pytest.fixture
-def maker(tmp_path: Path) -> Iterator[Callable[..., tuple[AnswerMaker, TargetLlama]]]:
-    opened: list[TargetLlama] = []
+def maker(tmp_path):
+    opened = []
 
-    def make(template: str | None, **settings: Any) -> tuple[AnswerMaker, TargetLlama]:
+    def make(template, **settings):
         path = tiny.write_vocabulary(tmp_path / f"{len(opened)}.gguf", template, ["<|im_end|>"])
         opened.append(TargetLlama(str(path), vocab_only=True, trust=True, verbose=False))
         return AnswerMaker(opened[-1], Settings(**settings), 4096), opened[-1]
@@ -43,11 +38,7 @@ def maker(tmp_path: Path) -> Iterator[Callable[..., tuple[AnswerMaker, TargetLla
         Record(id="c", messages=[{"role": "user", "content": ""}] * 35_000),
     ],
 )
-def test_what_is_too_long_for_sure_is_not_tokenised(
-    maker: Callable[..., tuple[AnswerMaker, TargetLlama]],
-    record: Record,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_too_long_for_sure_is_not_tokenised(maker, record, monkeypatch):
     """Making 225,000 tokens to refuse them took a second, and rendering 35,000 turns 25."""
     made, _ = maker(SHOWN)
     monkeypatch.setattr(GuardedTokenizer, "tokenize", None)
@@ -56,18 +47,18 @@ def test_what_is_too_long_for_sure_is_not_tokenised(
     assert made.count(record) > 4096
 
 
-def prompt(made: tuple[AnswerMaker, TargetLlama], record: Record) -> str:
+def prompt(made, record):
     maker, llm = made
     return llm.detokenize(maker.answer(0, record).tokens, special=True).decode()
 
 
-def test_prompt_is_a_turn_behind_the_batchs_system_text(maker: Callable[..., Any]) -> None:
+def test_prompt_is_a_turn_behind_the_batchs_system_text(maker):
     made = maker(SHOWN, system="Be brief.")
     assert prompt(made, Record(id="a", prompt="hi")) == "[system]Be brief.[user]hi"
     assert prompt(made, Record(id="a", prompt="hi", system="S")) == "[system]S[user]hi"
 
 
-def test_lines_and_requests_bring_template_variables(maker: Callable[..., Any]) -> None:
+def test_lines_and_requests_bring_template_variables(maker):
     made, variables = maker(SHOWN), {"mood": "!"}
     record = Record(id="a", prompt="hi", chat_template_kwargs=variables)
     assert prompt(made, record) == "[user]hi!"
@@ -78,13 +69,13 @@ def test_lines_and_requests_bring_template_variables(maker: Callable[..., Any]) 
     assert prompt(made, asked) == "[user]hi?"
 
 
-def test_variables_are_part_of_what_is_asked() -> None:
+def test_variables_are_part_of_what_is_asked():
     """A batch that goes on asks anew where they changed."""
     hashes = {Record(id="a", prompt="x", chat_template_kwargs=k).sha256 for k in (None, {"a": 1})}
     assert len(hashes) == 2
 
 
-def test_plain_words_where_there_is_no_template(maker: Callable[..., Any]) -> None:
+def test_plain_words_where_there_is_no_template(maker):
     made = maker(None)
     llm = made[1]
     turns = [{"role": "user", "content": "hi"}]
@@ -97,7 +88,7 @@ def test_plain_words_where_there_is_no_template(maker: Callable[..., Any]) -> No
     assert (said, reader.done) == (" yes", True)
 
 
-def test_refusal_of_a_template_is_the_requests_fault(maker: Callable[..., Any]) -> None:
+def test_refusal_of_a_template_is_the_requests_fault(maker):
     record = Record(id="a", prompt="x")
     with pytest.raises(InputError, match="no such turn") as caught:
         maker("{{ raise_exception('no such turn') }}")[0].answer(0, record)
@@ -116,9 +107,7 @@ EFFORTS = (
 @pytest.mark.parametrize(
     ("asked", "word"), [("medium", "high"), ("none", "no_think"), ("high", "high")]
 )
-def test_effort_is_asked_for_in_the_templates_words(
-    maker: Callable[..., tuple[AnswerMaker, TargetLlama]], asked: str, word: str
-) -> None:
+def test_effort_is_asked_for_in_the_templates_words(maker, asked, word):
     """A template that takes few words gets the nearest of them."""
     body = {"messages": [{"role": "user", "content": "x"}], "reasoning_effort": asked}
     (record,) = records_of(read_body("/v1/chat/completions", json.dumps(body).encode()), "a")

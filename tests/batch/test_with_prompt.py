@@ -1,7 +1,5 @@
 """Lines that say what was asked, where that is wanted."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

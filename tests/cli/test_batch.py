@@ -1,7 +1,5 @@
 """`pyspec batch` as people run it: exit codes, one sentence for a failure, and nothing lost."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -12,11 +10,11 @@ import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
-from helpers.running import Done, Started, run, start
+from helpers.running import run, start
 from rich.console import Console
 
 from pyspec.batch import Batch
@@ -37,10 +35,10 @@ class Command(NamedTuple):
     words: list[object]
     folder: Path
 
-    def __call__(self, *arguments: object) -> Done:
+    def __call__(self, *arguments):
         return run("batch", *self.words, *arguments, cwd=self.folder)
 
-    def start(self, *arguments: object, **how: Any) -> Started:
+    def start(self, *arguments, **how):
         return start("batch", *self.words, *arguments, cwd=self.folder, **how)
 
 
@@ -267,9 +265,7 @@ def test_disk_full_ends_with_a_sentence(pyspec, many, undisturbed, tmp_path):
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
 
 
-def test_what_lies_where_is_said_once(
-    monkeypatch: pytest.MonkeyPatch, tiny_target: Path, prompts: str, tmp_path: Path
-) -> None:
+def test_what_lies_where_is_said_once(monkeypatch, tiny_target, prompts, tmp_path):
     line = "3 of 3 layers of target on CARD0 (1.0 GB left)"
     monkeypatch.setattr(Batch, "placed", property(lambda _: line))
     words = ["-m", str(tiny_target), *PLAIN, "-n", "4", str(tmp_path / prompts)]
@@ -278,7 +274,7 @@ def test_what_lies_where_is_said_once(
     assert done.stderr.count(line) == 1
 
 
-def said(times: list[float], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def said(times, monkeypatch):
     """What is said of ten records of which one ends at each of these seconds."""
     now = [0.0]
     for each in (module, progress):
@@ -293,7 +289,7 @@ def said(times: list[float], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_the_pace_is_that_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pace_is_that_of_the_results(monkeypatch):
     """A start of 60 s, models and workers, says nothing of the nine records that are left."""
     assert said([60.0, 65.0, 71.0], monkeypatch) == [
         "1/10 records, 0.1 tokens/s",
@@ -307,7 +303,7 @@ COUNTS = {
 }  # fmt: skip
 
 
-def summary(facts: dict[str, object]) -> str:
+def summary(facts):
     out = io.StringIO()
     module.show_summary(facts, Console(file=out, width=120))
     return out.getvalue()
@@ -328,7 +324,7 @@ def summary(facts: dict[str, object]) -> str:
         ({"done": 0, "answered": 0, "kept": 5}, "records 0 answered, 5 before\n"),
     ],
 )  # fmt: skip
-def test_the_summary_says_what_was_done_and_no_more(facts: dict[str, int], says: str) -> None:
+def test_the_summary_says_what_was_done_and_no_more(facts, says):
     shown = summary({**COUNTS, **facts})
     assert says in shown
     assert facts.get("done", 1) or shown == says

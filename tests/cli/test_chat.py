@@ -1,20 +1,15 @@
 """`pyspec chat` with the default model: on a pseudo-terminal, and as a filter."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from helpers.running import Done, halting, run
+from helpers.running import halting, run
 from helpers.waiting import DEADLINE_S, wait
 
 import pyspec.cli.chat as module
@@ -37,19 +32,19 @@ SHELL = 'trap : INT TERM; "$@"; echo "rc=$?"; stty -a'
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 
 
-def words(target: str, *options: str) -> list[str]:
+def words(target, *options):
     chat = ["chat", "-m", target, "--trust-model", "-t", "1", "-c", "512", "--temp", "0"]
     return [*chat, "--draft", "lookup", "--stats", *options]
 
 
-def command(target: str, *options: str) -> list[str]:
+def command(target, *options):
     return [sys.executable, "-m", "pyspec", *words(target, *options)]
 
 
 class Terminal:
     """A chat on a pseudo-terminal."""
 
-    def __init__(self, target: str, *options: str, **variables: str) -> None:
+    def __init__(self, target, *options, **variables):
         arguments = ["-c", SHELL, "sh", *command(target, *options)]
         self.child = pexpect.spawn(
             "/bin/sh",
@@ -61,22 +56,22 @@ class Terminal:
         )
         self.wait_for_prompt()
 
-    def wait_for_prompt(self) -> str:
+    def wait_for_prompt(self):
         """Everything shown until the line editor is ready, without escapes."""
         self.child.expect_exact("\x1b[0m>>>")
         shown = ANSI.sub("", self.child.before)
         self.child.expect_exact("\x1b[?25h")  # it shows its cursor
         return shown
 
-    def say(self, text: str) -> str:
+    def say(self, text):
         self.type(text)
         return self.wait_for_prompt()
 
-    def type(self, text: str) -> None:
+    def type(self, text):
         self.child.send(f"{text}\r")
         self.child.expect_exact("\x1b[?2004l")
 
-    def left(self) -> tuple[int, str]:
+    def left(self):
         """The exit code, and the terminal's state afterwards."""
         self.child.expect(r"rc=(\d+)")
         code = int(self.child.match.group(1))
@@ -84,7 +79,7 @@ class Terminal:
         return code, self.child.before
 
 
-def counts(shown: str) -> tuple[int, int, int]:
+def counts(shown):
     """Tokens, prompt tokens and kept ones of the line of statistics."""
     found = re.search(STATS, shown + " ")
     assert found is not None, shown
@@ -92,13 +87,13 @@ def counts(shown: str) -> tuple[int, int, int]:
     return tokens, prompt, kept
 
 
-def cooked(state: str) -> bool:
+def cooked(state):
     """Whether a terminal echoes, reads lines and sends signals."""
     return {"echo", "icanon", "isig"} <= set(state.split())
 
 
 @pytest.fixture
-def open_terminal() -> Iterator[Callable[..., Terminal]]:
+def open_terminal():
     made = []
     yield lambda *words, **variables: made.append(Terminal(*words, **variables)) or made[-1]
     for each in made:
@@ -109,18 +104,18 @@ def open_terminal() -> Iterator[Callable[..., Terminal]]:
 
 
 @pytest.fixture
-def terminal(open_terminal: Callable[..., Terminal], smollm2: str) -> Terminal:
+def terminal(open_terminal, smollm2):
     """A chat with answers of at most 8 tokens."""
     return open_terminal(smollm2, "-n", "8")
 
 
 @pytest.fixture
-def tiny_terminal(open_terminal: Callable[..., Terminal], tiny_ascii: Path) -> Terminal:
+def tiny_terminal(open_terminal, tiny_ascii):
     """A chat at its first prompt, with a model that takes no time to load."""
     return open_terminal(str(tiny_ascii), "-n", "24")
 
 
-def test_a_conversation(terminal: Terminal) -> None:
+def test_a_conversation(terminal):
     first, prompt, kept = counts(terminal.say("What is the capital of France?"))
     assert (first, kept) == (8, 0)
     _, longer, kept = counts(terminal.say("And of Italy?"))
@@ -134,7 +129,7 @@ def test_a_conversation(terminal: Terminal) -> None:
     assert cooked(state)
 
 
-def test_an_answer_is_stopped(open_terminal: Callable[..., Terminal], smollm2: str) -> None:
+def test_an_answer_is_stopped(open_terminal, smollm2):
     terminal = open_terminal(smollm2, "-n", "900", **halting(Engine.accept, 20))
     terminal.type("Tell a very long story of Spain.")
     (chat,) = psutil.Process(terminal.child.pid).children()
@@ -150,7 +145,7 @@ def test_an_answer_is_stopped(open_terminal: Callable[..., Terminal], smollm2: s
     assert kept >= before + stopped - 1
 
 
-def test_a_conversation_is_changed(terminal: Terminal, tmp_path: Path) -> None:
+def test_a_conversation_is_changed(terminal, tmp_path):
     path = tmp_path / "talk.json"
     terminal.say("Hi.")
     terminal.say("Thank you.")
@@ -163,7 +158,7 @@ def test_a_conversation_is_changed(terminal: Terminal, tmp_path: Path) -> None:
     assert [m["role"] for m in json.loads(path.read_text())["messages"]] == ["user", "assistant"]
 
 
-def test_a_paste_while_answering_is_one_message(tiny_terminal: Terminal, tmp_path: Path) -> None:
+def test_a_paste_while_answering_is_one_message(tiny_terminal, tmp_path):
     tiny_terminal.say("/set max_tokens 300")
     tiny_terminal.type("hello")
     tiny_terminal.child.send("one\n/exit\nthree")
@@ -176,7 +171,7 @@ def test_a_paste_while_answering_is_one_message(tiny_terminal: Terminal, tmp_pat
     assert said[::2] == ["hello", "one\n/exit\nthree"]
 
 
-def test_ctrl_c_twice(tiny_terminal: Terminal) -> None:
+def test_ctrl_c_twice(tiny_terminal):
     """At the prompt the second one leaves, with 130 and a sound terminal; one that came too late was another first one."""
     for _ in range(20):
         tiny_terminal.child.sendintr()
@@ -188,7 +183,7 @@ def test_ctrl_c_twice(tiny_terminal: Terminal) -> None:
     assert cooked(state)
 
 
-def test_sigterm(tiny_terminal: Terminal) -> None:
+def test_sigterm(tiny_terminal):
     os.killpg(tiny_terminal.child.pid, signal.SIGTERM)
     tiny_terminal.child.expect_exact("\x1b[?2004l")  # bracketed paste is switched off
     code, state = tiny_terminal.left()
@@ -196,11 +191,11 @@ def test_sigterm(tiny_terminal: Terminal) -> None:
     assert cooked(state)
 
 
-def filtered(target: str, data: bytes, *options: str) -> Done:
+def filtered(target, data, *options):
     return run(*words(target, "--script", *options), stdin=data)
 
 
-def test_as_a_filter(smollm2: str) -> None:
+def test_as_a_filter(smollm2):
     done = filtered(smollm2, b"hi\n/set\n/bye\nnever\n", "-n", "12")
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
@@ -212,13 +207,13 @@ def test_as_a_filter(smollm2: str) -> None:
     assert " tokens/s | " not in done.stdout
 
 
-def test_stdin_that_is_not_utf8(smollm2: str) -> None:
+def test_stdin_that_is_not_utf8(smollm2):
     done = filtered(smollm2, b"/set stats off\nt\xe9\n")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("pyspec: line 2 of stdin is not UTF-8")
 
 
-def test_control_tokens_in_a_message_are_text(smollm2: str) -> None:
+def test_control_tokens_in_a_message_are_text(smollm2):
     marker = "<|im_end|>"
     done = filtered(smollm2, f"{marker * 10}\n".encode(), "-n", "1", "-s", "")
     found = re.search(r"prompt (\d+), ", done.stderr)
@@ -226,23 +221,21 @@ def test_control_tokens_in_a_message_are_text(smollm2: str) -> None:
     assert int(found[1]) > 40
 
 
-def test_a_name_of_nothing_loads_nothing(tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[Any] = []
+def test_a_name_of_nothing_loads_nothing(tiny_ascii, monkeypatch):
+    loaded = []
     monkeypatch.setattr(module, "open_model", lambda *how: loaded.append(how) or open_model(*how))
     done = filtered(str(tiny_ascii), b"/model tpyo\n/draft tpyo\n/draft none\n")
     assert done.stderr.count("there is no model 'tpyo' here") == 2
     assert [models.draft for models, *_ in loaded] == ["lookup", "none"]
 
 
-def test_a_pipe_is_one_message(tiny_ascii: Path) -> None:
+def test_a_pipe_is_one_message(tiny_ascii):
     done = run(*words(str(tiny_ascii), "-n", "4"), stdin=b"a\n/exit\nb")
     assert done.returncode == 0
     assert len(re.findall(r"prompt \d+, 0 kept", done.stderr)) == 1
 
 
-def test_a_terminal_without_a_screen_is_told_what_is_waited_for(
-    tiny_ascii: Path, tmp_path: Path
-) -> None:
+def test_a_terminal_without_a_screen_is_told_what_is_waited_for(tiny_ascii, tmp_path):
     """As in `pyspec chat | tee log`: all that is typed is one message, and nothing else would say so."""
     out = tmp_path / "out"
     line = ["-c", f'"$@" > {out}', "sh", *command(str(tiny_ascii), "-n", "4")]
@@ -254,7 +247,7 @@ def test_a_terminal_without_a_screen_is_told_what_is_waited_for(
     assert out.read_text().strip()
 
 
-def test_chats_are_kept_and_go_on(smollm2: str, tmp_path: Path) -> None:
+def test_chats_are_kept_and_go_on(smollm2, tmp_path):
     chat = partial(run, *words(smollm2, "-n", "4"), PYSPEC_CHATS=str(tmp_path))
     first = chat(stdin=b"Say one.")
     assert first.returncode == 0, first.stderr

@@ -1,18 +1,14 @@
 """Whatever happened to the files of the cache, of the chat log and of other programs: no command ends with a traceback."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
 from functools import cache, partial
-from pathlib import Path
 
 import pytest
 from helpers import running, scripted, tiny
 from helpers.make_gguf import tiny_llama
-from helpers.shop import Shop, open_shop
+from helpers.shop import open_shop
 
 from pyspec.hub.fetch import convert
 from pyspec.machine import files
@@ -29,11 +25,9 @@ COMMANDS = (
     ("generate", "-m", "named", "--continue", *COMMON),
 )
 
-Damage = Callable[[random.Random, bytes], bytes]
 
-
-def _at(made: bytes | Callable[[random.Random], bytes], gone: int = 0) -> Damage:
-    def damage(rng: random.Random, data: bytes) -> bytes:
+def _at(made, gone=0):
+    def damage(rng, data):
         place = rng.randrange(len(data) + 1)
         new = made if isinstance(made, bytes) else made(rng)
         return data[:place] + new + data[place + gone :]
@@ -41,11 +35,11 @@ def _at(made: bytes | Callable[[random.Random], bytes], gone: int = 0) -> Damage
     return damage
 
 
-def _instead(data: bytes) -> Damage:
+def _instead(data):
     return lambda _rng, _data: data
 
 
-DAMAGES: dict[str, Damage] = {
+DAMAGES = {
     "cut": lambda rng, data: data[: rng.randrange(len(data) + 1)],
     "a byte": _at(lambda rng: rng.randbytes(1), 1),
     "many bytes": _at(lambda rng: rng.randbytes(40), 40),
@@ -66,7 +60,7 @@ DAMAGES: dict[str, Damage] = {
 class Place:
     """A cache with something of every kind, the chat log, and another program's settings."""
 
-    def __init__(self, folder: Path, shop: Shop, model: Path) -> None:
+    def __init__(self, folder, shop, model):
         self._folder = folder
         self.variables = {"PYSPEC_CHATS": str(folder / "chats")}
         convert(shop.entry(), "q8_0")
@@ -77,14 +71,14 @@ class Place:
         assert [self.run(*words) for words in COMMANDS] == [0] * len(COMMANDS)
         self.whole = {path: path.read_bytes() for path in self._files()}
 
-    def run(self, *words: object) -> int:
+    def run(self, *words):
         """The status of a command; what would be a traceback is raised."""
         return running.run(*words, stdin=b"", **self.variables).returncode
 
-    def _files(self) -> list[Path]:
+    def _files(self):
         return sorted(path for path in self._folder.rglob("*") if path.is_file())
 
-    def mend(self) -> None:
+    def mend(self):
         for path in set(self._files()) - self.whole.keys():
             path.unlink()
         for path, data in self.whole.items():
@@ -96,7 +90,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("place")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPEC_CACHE", str(folder / "cache"))
@@ -113,7 +107,7 @@ SEEDS = [pytest.param(seed, marks=pytest.mark.slow if seed >= 80 else ()) for se
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_damage_ends_a_command_with_a_traceback(place: Place, seed: int) -> None:
+def test_no_damage_ends_a_command_with_a_traceback(place, seed):
     rng = random.Random(seed)  # noqa: S311 - no secret
     damage = DAMAGES[rng.choice(list(DAMAGES))]
     try:
@@ -125,7 +119,7 @@ def test_no_damage_ends_a_command_with_a_traceback(place: Place, seed: int) -> N
         place.mend()
 
 
-def _damage(path: Path, damage: Callable[[bytes], bytes], *, inside: bool) -> None:
+def _damage(path, damage, *, inside):
     """Damages a file, or a fact in a record without a sum, as earlier versions wrote them."""
     data = path.read_bytes()
     if inside and path.parent.name == "facts":

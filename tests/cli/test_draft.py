@@ -1,28 +1,23 @@
 """`pyspec draft`: what goes with a model, and the command to run."""
 
-from __future__ import annotations
-
 import json
 import shlex
-from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from helpers import running, tiny
 
 from pyspec.cli.draft import draft
 from pyspec.errors import ModelInvalid, UnsupportedModel
-from pyspec.gguf.header import Facts, facts_of
+from pyspec.gguf.header import facts_of
 from pyspec.hub.drafts import suggestion
 from pyspec.hub.locate import add
 from pyspec.hub.sources import Family, FamilyDraft, load_manifest
-from pyspec.llama.speculative import SpeculativeLlama
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def pair(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     for variable in ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME"):
@@ -34,18 +29,18 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     return made[0], made[1]
 
 
-def spoil(model: Path) -> None:
+def spoil(model):
     with model.open("r+b") as file:
         file.seek(-200, 2)
         file.write(b"\xff" * 200)
 
 
-def run(*arguments: str) -> Result:
+def run(*arguments):
     return CliRunner().invoke(draft, arguments)
 
 
 @pytest.mark.usefixtures("pair")
-def test_the_draft_and_the_command() -> None:
+def test_the_draft_and_the_command():
     result = run("target")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1].split()[0] == "small"
@@ -56,7 +51,7 @@ def test_the_draft_and_the_command() -> None:
 
 
 @pytest.mark.usefixtures("pair")
-def test_the_command_works_as_it_stands() -> None:
+def test_the_command_works_as_it_stands():
     last = run("-m", "target").stdout.splitlines()[-1]
     words = shlex.split(last.removeprefix("use: "))
     assert words[:2] == ["pyspec", "chat"]
@@ -65,7 +60,7 @@ def test_the_command_works_as_it_stands() -> None:
 
 
 @pytest.fixture
-def fetchable(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> FamilyDraft:
+def fetchable(pair, monkeypatch):
     facts = facts_of(pair[0])
     assert facts is not None
     assert facts.vocabulary is not None
@@ -77,9 +72,7 @@ def fetchable(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Famil
 
 
 @pytest.mark.usefixtures("fetchable")
-def test_a_draft_to_fetch_is_one_command(
-    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draft_to_fetch_is_one_command(pair, monkeypatch):
     pair[1].unlink()
     assert run("target").stdout.splitlines()[-1] == "use: pyspec models pull owner/small-GGUF:Q8_0"
     monkeypatch.setattr("pyspec.hub.drafts.LARGE", 0)
@@ -87,7 +80,7 @@ def test_a_draft_to_fetch_is_one_command(
     assert suggestion(pair[0]) == ""
 
 
-def test_a_large_one_is_not_used_unmeasured(pair: tuple[Path, Path]) -> None:
+def test_a_large_one_is_not_used_unmeasured(pair):
     """It is listed; its steps cost nearly as much as the target's."""
     add(tiny.write(pair[1], n_layer=7, tokens=tiny.ASCII))
     lines = run("target").stdout.splitlines()
@@ -99,15 +92,13 @@ def test_a_large_one_is_not_used_unmeasured(pair: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.usefixtures("fetchable")
-def test_a_small_one_to_fetch_goes_before_a_large_one_here(pair: tuple[Path, Path]) -> None:
+def test_a_small_one_to_fetch_goes_before_a_large_one_here(pair):
     """A third of the target's size is the most."""
     add(tiny.write(pair[1], n_layer=7, tokens=tiny.ASCII))
     assert run("target").stdout.splitlines()[-1] == "use: pyspec models pull owner/small-GGUF:Q8_0"
 
 
-def test_what_was_fetched_is_not_to_fetch(
-    pair: tuple[Path, Path], fetchable: FamilyDraft, tmp_path: Path
-) -> None:
+def test_what_was_fetched_is_not_to_fetch(pair, fetchable, tmp_path):
     folder = tmp_path / "cache/models"
     folder.mkdir(exist_ok=True)
     pair[1].rename(folder / f"owner--small-GGUF--{'f' * 40}--small-Q8_0.gguf")
@@ -116,7 +107,7 @@ def test_what_was_fetched_is_not_to_fetch(
 
 
 @pytest.mark.usefixtures("pair")
-def test_its_own_head_is_what_auto_takes(tmp_path: Path) -> None:
+def test_its_own_head_is_what_auto_takes(tmp_path):
     add(tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_heads=1, tokens=tiny.ASCII))
     (row, *_) = json.loads(run("headed", "--json").stdout)
     assert (row["name"], row["where"], row["note"]) == ("mtp", "in its file", "next-token head")
@@ -127,7 +118,7 @@ def test_its_own_head_is_what_auto_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("pair")
-def test_what_decodes_plainly_has_no_draft(tmp_path: Path) -> None:
+def test_what_decodes_plainly_has_no_draft(tmp_path):
     add(tiny.write(tmp_path / "recurrent.gguf", arch="mamba", n_layer=8, tokens=tiny.ASCII))
     assert json.loads(run("recurrent", "--json").stdout) == []
     assert run("recurrent").stdout.splitlines() == [
@@ -137,9 +128,7 @@ def test_what_decodes_plainly_has_no_draft(tmp_path: Path) -> None:
     ]
 
 
-def test_heads_without_a_graph_are_named(
-    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_heads_without_a_graph_are_named(pair, monkeypatch):
     facts = facts_of(pair[0])
     assert facts is not None
     headed = msgspec.structs.replace(facts, heads=1, architecture="exaone4")
@@ -154,35 +143,27 @@ def test_heads_without_a_graph_are_named(
     assert suggestion(pair[0]) == ""
 
 
-def test_shipped_drafts_come_first_and_once(smollm2: str) -> None:
+def test_shipped_drafts_come_first_and_once(smollm2):
     rows = [row["name"] for row in json.loads(run(smollm2, "--json").stdout)]
     assert rows[0] == "smollm2-eagle3"
     assert len(set(rows)) == len(rows)
 
 
 @pytest.mark.usefixtures("pair")
-def test_no_draft_is_said() -> None:
+def test_no_draft_is_said():
     result = run("small")
     assert "no draft is known for this model" in result.stdout
     assert result.stdout.splitlines()[-1] == "use: pyspec chat -m small"
 
 
-def test_auto_takes_it_and_says_so(
-    pair: tuple[Path, Path],
-    open_llama: Callable[..., SpeculativeLlama],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_auto_takes_it_and_says_so(pair, open_llama, caplog):
     llm = open_llama(pair[0], draft="auto", companion="auto")
     list(llm.steps([5, 6, 7], max_tokens=8))
     assert llm.last_speculation["draft"] == "lookup+small"
     assert "drafting with small (added)" in caplog.text
 
 
-def test_auto_goes_on_without_a_draft_that_does_not_load(
-    pair: tuple[Path, Path],
-    open_llama: Callable[..., SpeculativeLlama],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_auto_goes_on_without_a_draft_that_does_not_load(pair, open_llama, caplog):
     """A file that nobody named is no reason to fail."""
     spoil(pair[1])
     llm = open_llama(pair[0], draft="auto", trust=False)
@@ -191,14 +172,12 @@ def test_auto_goes_on_without_a_draft_that_does_not_load(
     assert "not used as drafts for this model: small.gguf (" in caplog.text
 
 
-def test_a_model_in_another_type_is_no_draft_for_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[Path, Path]
-) -> None:
+def test_a_model_in_another_type_is_no_draft_for_itself(tmp_path, monkeypatch, pair):
     """Nearly as large, of the same name."""
     add(tiny.write(tmp_path / "again.gguf", n_layer=7, tokens=tiny.ASCII))
     assert [row["name"] for row in json.loads(run("target", "--json").stdout)] == ["small", "again"]
 
-    def named(path: Path) -> Facts | None:
+    def named(path):
         facts = facts_of(path)
         return msgspec.structs.replace(facts, name="Tiny") if facts else None
 
@@ -207,7 +186,7 @@ def test_a_model_in_another_type_is_no_draft_for_itself(
 
 
 @pytest.mark.usefixtures("pair")
-def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_refused(tmp_path):
     """As `pyspec chat` refuses it, to which this command would send the user."""
     (tmp_path / "text.gguf").write_text("no model")
     result = run(str(tmp_path / "text.gguf"))
@@ -215,6 +194,6 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("pair")
-def test_a_file_that_answers_nothing_is_refused() -> None:
+def test_a_file_that_answers_nothing_is_refused():
     result = run("smollm2-eagle3")
     assert isinstance(result.exception, UnsupportedModel)

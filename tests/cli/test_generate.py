@@ -1,14 +1,11 @@
 """`pyspec generate`, as a user calls it."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 from helpers import running, scripted, tiny
@@ -23,7 +20,7 @@ COMMON = ["-t", "1", "--temp", "0", "-n", "12", "--draft", "lookup"]
 run = partial(running.run, "generate", stdin=b"")
 
 
-def test_answer_on_stdout_and_one_sentence_on_stderr(smollm2: str) -> None:
+def test_answer_on_stdout_and_one_sentence_on_stderr(smollm2):
     done = run("Say hello.", "-m", smollm2, *COMMON)
     assert done.returncode == 0
     assert done.stdout.strip()
@@ -32,7 +29,7 @@ def test_answer_on_stdout_and_one_sentence_on_stderr(smollm2: str) -> None:
     assert re.match(r"[0-9.]+ tokens/s", sentence)
 
 
-def test_statistics_are_a_line_more_or_nothing(tiny_ascii: Path) -> None:
+def test_statistics_are_a_line_more_or_nothing(tiny_ascii):
     common = ["x", "-m", str(tiny_ascii), "--trust-model", "-t", "1", "-n", "3", "--temp", "0"]
     full = run(*common, "--stats").stderr.splitlines()
     assert len(full) == 3
@@ -40,9 +37,7 @@ def test_statistics_are_a_line_more_or_nothing(tiny_ascii: Path) -> None:
     assert len(run(*common, "--no-stats").stderr.splitlines()) == 1
 
 
-def test_another_model_that_goes_on_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_model_that_goes_on_is_named(tmp_path, monkeypatch):
     common = ["x", "--trust-model", "-t", "1", "-n", "3", "--temp", "0", "--draft", "none"]
     stays, gone = scripted.write(tmp_path), tmp_path / "gone.gguf"
     tiny.write(gone, tokens=tiny.ASCII, template=scripted.CHATML, noise=0.2)
@@ -54,11 +49,11 @@ def test_another_model_that_goes_on_is_named(
     assert "this conversation was held with gone, not with scripted" in done.stderr
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+def stand_in(monkeypatch, model):
     monkeypatch.setattr("pyspec.cli.opening.resolve", lambda *_: model)
 
 
-def test_json_is_one_object(smollm2: str) -> None:
+def test_json_is_one_object(smollm2):
     done = run("Count to five.", "-m", smollm2, *COMMON, "--json", "--tokens")
     report = json.loads(done.stdout)
     assert report["usage"]["completion_tokens"] == len(report["tokens"]) <= 12
@@ -69,7 +64,7 @@ def test_json_is_one_object(smollm2: str) -> None:
     assert "".join(token["text"] for token in report["tokens"]).startswith(report["text"][:3])
 
 
-def test_tokens_name_their_source(smollm2: str) -> None:
+def test_tokens_name_their_source(smollm2):
     done = run("Count to five.", "-m", smollm2, *COMMON, "--tokens", "--color", "never", "--draft", "lookup",
                "--length", "fixed:3")  # fmt: skip
     *_, legend = done.stdout.splitlines()
@@ -81,9 +76,7 @@ def test_tokens_name_their_source(smollm2: str) -> None:
     [("auto", {}, False), ("always", {}, True), ("always", {"NO_COLOR": "1"}, True), ("never", {"FORCE_COLOR": "1"}, False),
      ("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False)],
 )  # fmt: skip
-def test_no_color_is_heard(
-    tiny_ascii: Path, color: str, variables: dict[str, str], coloured: bool
-) -> None:
+def test_no_color_is_heard(tiny_ascii, color, variables, coloured):
     done = run("abcabcabc", "-m", tiny_ascii, "--trust-model", "-t", "1", "-n", "40", "--temp", "0", "--draft", "lookup",
                "--length", "fixed:3", "--tokens", "--color", color, **variables)  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -91,14 +84,14 @@ def test_no_color_is_heard(
 
 
 @pytest.mark.parametrize(("most", "code"), [(4, 3), (40, 0), (0, 0)])
-def test_a_cut_answer_of_a_form_has_its_own_status(tmp_path: Path, most: int, code: int) -> None:
+def test_a_cut_answer_of_a_form_has_its_own_status(tmp_path, most, code):
     """A script must not take half of a JSON text for a whole one."""
     common = ["x", "-m", scripted.write(tmp_path), "--trust-model", "-t", "1", "--temp", "0"]
     done = run(*common, "--grammar", scripted.script('{"a": "bcd"}'), "-n", most)
     assert done.returncode == code, done.stderr
 
 
-def test_prompt_from_stdin_and_file_agree(smollm2: str, tmp_path: Path) -> None:
+def test_prompt_from_stdin_and_file_agree(smollm2, tmp_path):
     file = tmp_path / "prompt.txt"
     file.write_bytes(b"\xef\xbb\xbfSay\r\nhello.")
     by_file = run("-f", str(file), "-m", smollm2, *COMMON).stdout
@@ -142,9 +135,7 @@ def test_prompt_from_stdin_and_file_agree(smollm2: str, tmp_path: Path) -> None:
         (["x", "--grammar", "root ::= ["], 2, "grammar"),
     ],
 )
-def test_expected_errors_are_one_sentence(
-    smollm2: str, args: list[str], code: int, says: str
-) -> None:
+def test_expected_errors_are_one_sentence(smollm2, args, code, says):
     model = [] if "-m" in args else ["-m", smollm2]
     done = run(*args, *model, "-t", "1")
     assert done.returncode == code
@@ -153,7 +144,7 @@ def test_expected_errors_are_one_sentence(
     assert "Traceback" not in done.stderr
 
 
-def test_draft_behind_lookup_is_checked_too(smollm2: str, tmp_path: Path) -> None:
+def test_draft_behind_lookup_is_checked_too(smollm2, tmp_path):
     damaged = tmp_path / "draft.gguf"
     damaged.write_bytes(b"no model")
     by_itself = run("x", "-m", smollm2, "--draft", str(damaged), "-t", "1")
@@ -162,25 +153,25 @@ def test_draft_behind_lookup_is_checked_too(smollm2: str, tmp_path: Path) -> Non
     assert "not a GGUF" in behind.stderr
 
 
-def test_bad_utf8_on_stdin_is_named(smollm2: str) -> None:
+def test_bad_utf8_on_stdin_is_named(smollm2):
     done = run("-", "-m", smollm2, stdin=b"ab\ncd\xff")
     assert done.returncode == 2
     assert "byte 5, line 2" in done.stderr
 
 
-def test_too_much_input_is_refused(smollm2: str) -> None:
+def test_too_much_input_is_refused(smollm2):
     done = run("-", "-m", smollm2, stdin=b"x" * (MAX_INPUT + 1))
     assert done.returncode == 2
     assert "1048576 bytes" in done.stderr
 
 
-def test_prompt_longer_than_the_context(smollm2: str) -> None:
+def test_prompt_longer_than_the_context(smollm2):
     done = run("word " * 300, "-m", smollm2, "-c", "64", "-t", "1")
     assert done.returncode == 1
     assert "the context holds" in done.stderr
 
 
-def test_closed_pipe_is_quiet(tiny_ascii: Path) -> None:
+def test_closed_pipe_is_quiet(tiny_ascii):
     command = (
         f"{sys.executable} -m pyspec generate 'Count to ten.' -m '{tiny_ascii}' -t 1 --temp 0 -n 24"
         " | head -c 1; exit ${PIPESTATUS[0]}"
@@ -191,7 +182,7 @@ def test_closed_pipe_is_quiet(tiny_ascii: Path) -> None:
 
 
 @pytest.mark.parametrize("new", [False, True])
-def test_ctrl_c_keeps_the_partial_answer(tiny_ascii: Path, new: bool) -> None:
+def test_ctrl_c_keeps_the_partial_answer(tiny_ascii, new):
     words = ["Tell a very long story.", "-m", tiny_ascii, "-t", "1", "-c", "0", "-n", "-1"]
     halts = (Engine.accept, 20)
     with start("generate", *words, "--draft", "none", new=new, halts=halts) as child:
@@ -204,16 +195,14 @@ def test_ctrl_c_keeps_the_partial_answer(tiny_ascii: Path, new: bool) -> None:
 
 
 @pytest.mark.parametrize(("ctx", "said"), [(64, True), (256, False)])
-def test_a_context_that_is_rounded_up_is_said(tiny_ascii: Path, ctx: int, said: bool) -> None:
+def test_a_context_that_is_rounded_up_is_said(tiny_ascii, ctx, said):
     done = run(
         "x", "-m", tiny_ascii, "--trust-model", "-t", "1", "-n", "1", "-c", ctx, "--draft", "none"
     )
     assert ("-c 64 makes one of 256 tokens" in done.stderr) is said
 
 
-def test_an_end_before_the_answer_is_said(
-    tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_before_the_answer_is_said(tiny_ascii, monkeypatch):
     """As by Ctrl-C while a long prompt is read: nothing else would be printed."""
     ended = iter([Piece((), "cancelled")])
     monkeypatch.setattr("pyspec.chat.conversation.LlamaChat.answer", lambda *_, **__: ended)
@@ -222,7 +211,7 @@ def test_an_end_before_the_answer_is_said(
     assert done.stderr.splitlines() == ["stopped before the answer began"]
 
 
-def test_reasoning_is_no_part_of_what_a_pipe_gets(tmp_path: Path) -> None:
+def test_reasoning_is_no_part_of_what_a_pipe_gets(tmp_path):
     model = scripted.write(tmp_path, "<think>")
     said = ["-m", model, "--trust-model", "--grammar", scripted.script("<think>Hm.</think>Yes.")]
     done = run("x", *said, *COMMON[:4], "-n", "60", "--no-stats")

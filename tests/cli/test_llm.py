@@ -1,17 +1,12 @@
 """The plugin in the real program `llm`: models, options, conversations, schemas and the log."""
 
-from __future__ import annotations
-
 import gc
 import json
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import tiny
-from helpers.running import Done, run
+from helpers.running import run
 
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.text.parts import Source, Step, Token
@@ -20,12 +15,12 @@ pytest.importorskip("llm", reason="the extra `llm` is not installed")
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path):
     return tmp_path / "llm"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def loaded_once() -> Iterator[None]:
+def loaded_once():
     """The plugin keeps its model while this file is tested, and no longer."""
     from pyspec.llm_plugin import _held
 
@@ -34,7 +29,7 @@ def loaded_once() -> Iterator[None]:
         _held.popitem()[1].close()
 
 
-def llm(home: Path, *arguments: str) -> Done:
+def llm(home, *arguments):
     from llm.cli import cli
 
     with warnings.catch_warnings():
@@ -47,14 +42,14 @@ def llm(home: Path, *arguments: str) -> Done:
 GREEDY = ("-o", "temperature", "0", "-o", "max_tokens", "16", "-o", "threads", "1", "-o", "draft", "lookup")  # fmt: skip
 
 
-def test_models_and_options_are_listed(home: Path) -> None:
+def test_models_and_options_are_listed(home):
     listed = llm(home, "models", "--options", "-q", "pyspec").stdout
     assert "pyspec: pyspec\n" in listed
     assert "pyspec: pyspec/smollm2-135m-instruct" in listed
     assert "verify" in listed
 
 
-def test_an_answer_is_streamed_and_logged(home: Path, smollm2: str) -> None:
+def test_an_answer_is_streamed_and_logged(home, smollm2):
     done = llm(home, "-m", "pyspec", "Say hello.", *GREEDY)
     assert done.returncode == 0, done.stderr
     again = llm(home, "-c", "And again?", *GREEDY)
@@ -68,7 +63,7 @@ def test_an_answer_is_streamed_and_logged(home: Path, smollm2: str) -> None:
     assert first["conversation_id"] == second["conversation_id"]
 
 
-def test_samplers_and_noise_are_options(home: Path, smollm2: str) -> None:
+def test_samplers_and_noise_are_options(home, smollm2):
     from pyspec.llm_plugin import SpeculativeModel
 
     more = {
@@ -87,7 +82,7 @@ def test_samplers_and_noise_are_options(home: Path, smollm2: str) -> None:
         SpeculativeModel.Options(dry_sequence_breakers="[1]")
 
 
-def test_a_schema_is_followed(home: Path, smollm2: str) -> None:
+def test_a_schema_is_followed(home, smollm2):
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
     done = llm(home, "-m", "pyspec", "A dog.", "--schema", json.dumps(schema), "-o", "temperature", "0", "-o", "threads", "1",
                "-o", "max_tokens", "60")  # fmt: skip
@@ -95,7 +90,7 @@ def test_a_schema_is_followed(home: Path, smollm2: str) -> None:
     assert set(json.loads(done.stdout)) == {"age"}
 
 
-def test_errors_are_one_sentence(home: Path, smollm2: str) -> None:
+def test_errors_are_one_sentence(home, smollm2):
     done = llm(home, "-m", "pyspec", "x", "-o", "draft", "no-such-model")
     assert done.returncode == 1
     assert "there is no model 'no-such-model'" in done.stderr
@@ -110,7 +105,7 @@ TEMPLATE = (
 )
 
 
-def test_tools_are_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tools_are_called(monkeypatch, tmp_path):
     import llm as program
 
     from pyspec import llm_plugin
@@ -118,18 +113,16 @@ def test_tools_are_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
     path = tiny.write(tmp_path / "chats.gguf", tokens=tiny.ASCII, template=TEMPLATE)
     said = iter(['<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>', "5"])
-    asked: list[tuple[Any, Any]] = []
+    asked = []
     prompt = ChatTemplate.prompt
 
-    def hear(
-        self: ChatTemplate, messages: Any, *args: Any, tools: Any = None, **kwargs: Any
-    ) -> Any:
+    def hear(self, messages, *args, tools=None, **kwargs):
         asked.append((messages, tools))
         return prompt(self, messages, *args, tools=tools, **kwargs)
 
     with SpeculativeLlama(str(path), draft="none", n_ctx=2048, n_threads=1) as loaded:
 
-        def answer(self: Any, tokens: Any, *args: Any, **kwargs: Any) -> Iterator[Step]:
+        def answer(self, tokens, *args, **kwargs):
             ids = loaded.tokenize(next(said).encode(), add_bos=False, special=True)
             yield Step(tuple(Token(i, Source.TARGET, 0.0, i) for i in ids), "stop")
 

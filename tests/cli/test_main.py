@@ -1,13 +1,10 @@
 """What the command says where something below it is broken: a sentence and what mends it, never a traceback."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers import running
@@ -26,7 +23,7 @@ BROKEN = [
 ]
 
 
-def run(code: str, *folders: Path) -> subprocess.CompletedProcess[str]:
+def run(code, *folders):
     path = os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, **running.QUIET, "PYTHONPATH": path}
     return subprocess.run(
@@ -49,7 +46,7 @@ for words in (["generate", "hi"], ["chat"], ["info"]):
 
 
 @pytest.mark.parametrize(("code", "reason"), BROKEN)
-def test_a_llama_cpp_that_does_not_load(tmp_path: Path, code: str, reason: str) -> None:
+def test_a_llama_cpp_that_does_not_load(tmp_path, code, reason):
     (tmp_path / "llama_cpp").mkdir()
     (tmp_path / "llama_cpp/__init__.py").write_text(code)
     done = run(ALONE, tmp_path)
@@ -64,7 +61,7 @@ def test_a_llama_cpp_that_does_not_load(tmp_path: Path, code: str, reason: str) 
 
 
 @pytest.mark.parametrize("command", ["generate", "models", "draft", "info"])
-def test_help_waits_for_no_arithmetic(command: str) -> None:
+def test_help_waits_for_no_arithmetic(command):
     """What computes takes longer to load than all the rest that help needs."""
     code = f"""
 import sys
@@ -79,7 +76,7 @@ except SystemExit:
     assert done.stderr.strip() == "[]"
 
 
-def test_a_llama_cpp_of_another_version() -> None:
+def test_a_llama_cpp_of_another_version():
     """As `pip install -U` leaves it."""
     code = "import llama_cpp; llama_cpp.__version__ = '9.9.9'; from pyspec.cli.main import main; main(['generate', 'hi'])"
     done = run(code)
@@ -89,7 +86,7 @@ def test_a_llama_cpp_of_another_version() -> None:
     assert f"`pip install {PINNED}`" in said
 
 
-def test_other_errors_stay_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_stay_errors(monkeypatch):
     """A fault of ours is not the library's."""
     monkeypatch.setattr("pyspec.cli.main._Lazy.resolve_command", lambda *_: {}["x"])
     with pytest.raises(KeyError):
@@ -107,12 +104,12 @@ def test_other_errors_stay_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         (OSError("odd"), "odd"),
     ],
 )  # fmt: skip
-def test_what_an_error_of_the_system_is_about(error: OSError, said: str) -> None:
+def test_what_an_error_of_the_system_is_about(error, said):
     assert write_failed(error) == said
 
 
 @pytest.mark.parametrize("words", [["generate"], ["models", "pull"], []])
-def test_help_is_a_command_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_a_command_too(words, capsys):
     said = []
     for line in (["help", *words], [*words, "--help"]):
         with pytest.raises(SystemExit) as left:
@@ -122,7 +119,7 @@ def test_help_is_a_command_too(words: list[str], capsys: pytest.CaptureFixture[s
     assert said[0] == said[1] != ""
 
 
-def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_as_json(capsys):
     with pytest.raises(SystemExit):
         main(["info", "--json"])
     found = json.loads(capsys.readouterr().out)
@@ -132,9 +129,7 @@ def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["backends"]
 
 
-def test_info_names_every_folder(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_info_names_every_folder(capsys, monkeypatch):
     """Whoever removes pyspec deletes these; an empty variable means that nothing is left there."""
     monkeypatch.setenv("PYSPEC_CHATS", "/of/chats")
     monkeypatch.setenv("PYSPEC_CHAT_HISTORY", "")
@@ -147,12 +142,12 @@ def test_info_names_every_folder(
 class Interrupted:
     """A finder of modules during whose work Ctrl-C is pressed."""
 
-    def find_spec(self, name: str, *_: object) -> None:
+    def find_spec(self, name, *_):
         if name == "pyspec.cli.main":
             raise KeyboardInterrupt
 
 
-def test_ctrl_c_during_the_imports_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_the_imports_is_no_traceback(monkeypatch):
     monkeypatch.delitem(sys.modules, "pyspec.cli.main")
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     with pytest.raises(SystemExit) as left:
@@ -160,9 +155,7 @@ def test_ctrl_c_during_the_imports_is_no_traceback(monkeypatch: pytest.MonkeyPat
     assert left.value.code == 130
 
 
-def test_help_fits_a_narrow_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_fits_a_narrow_terminal(monkeypatch, capsys):
     """Click's own help is 50 columns wide at least."""
     monkeypatch.setenv("COLUMNS", "40")
     with pytest.raises(SystemExit):

@@ -1,10 +1,7 @@
 """`pyspec measure`: what drafts gain here, in a sentence."""
 
-from __future__ import annotations
-
 import io
 import json
-from pathlib import Path
 
 import pytest
 from helpers import running, scripted
@@ -12,25 +9,25 @@ from helpers import running, scripted
 from pyspec.cli.measure import CHATS, EDITS, GainFigures, say_gains
 
 
-def run(model: Path, *words: object, **variables: str) -> running.Done:
+def run(model, *words, **variables):
     return running.run(
         "measure", "-m", model, "--trust-model", "-t", "1", "-c", "1024", *words, **variables
     )
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     return scripted.write(tmp_path_factory.mktemp("model"))
 
 
-def test_the_sentence_names_both_uses_the_draft_and_the_temperature() -> None:
+def test_the_sentence_names_both_uses_the_draft_and_the_temperature():
     found = GainFigures(1.44, 0.96, "lookup+Llama-3.2-1B", 0.8)
     assert found.sentence == (
         "here: 1.4 times for edits, 1.0 for chat; using lookup + Llama-3.2-1B; temperature 0 for edits, 0.8 for chat"
     )
 
 
-def test_the_sentence_is_folded_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sentence_is_folded_between_words(monkeypatch):
     found = GainFigures(1.44, 0.96, "lookup+Llama-3.2-1B", 0.8)
     monkeypatch.setenv("COLUMNS", "60")
     shown = {}
@@ -45,7 +42,7 @@ def test_the_sentence_is_folded_between_words(monkeypatch: pytest.MonkeyPatch) -
     assert max(map(len, shown[True])) <= 60
 
 
-def test_it_is_measured_and_said(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_measured_and_said(model, monkeypatch):
     monkeypatch.setattr("pyspec.cli.measure.Watch.busy", lambda *_: False)
     words = ("-n", "8", "--seconds", "1", "--draft", "lookup")
     done = run(model, *words)
@@ -57,7 +54,7 @@ def test_it_is_measured_and_said(model: Path, monkeypatch: pytest.MonkeyPatch) -
     assert told["draft"] == "lookup"
 
 
-def test_edits_repeat_their_text() -> None:
+def test_edits_repeat_their_text():
     assert len(EDITS) == len(CHATS)
     for edit in EDITS:
         change, _, text = edit.partition("\n\n")

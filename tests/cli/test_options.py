@@ -1,7 +1,5 @@
 """Options as users of other programs write them: understood, or refused by name."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -29,7 +27,7 @@ from pyspec.cli.serve import serve
 from pyspec.errors import OptionError
 
 
-def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
+def parsed(*words, command=generate):
     return command.make_context("x", list(words)).params
 
 
@@ -68,7 +66,7 @@ def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
         ("--dynatemp-range 0.5 --dynatemp-exp 2", "dynatemp_exponent", 2.0),
     ],
 )  # fmt: skip
-def test_words_of_llama_cpp_and_llm(line: str, name: str, value: object) -> None:
+def test_words_of_llama_cpp_and_llm(line, name, value):
     assert parsed(*shlex.split(line))[name] == value
 
 
@@ -87,7 +85,7 @@ def test_words_of_llama_cpp_and_llm(line: str, name: str, value: object) -> None
         ("", {}),
     ],
 )  # fmt: skip
-def test_engine_options_become_arguments(line: str, wanted: dict[str, object]) -> None:
+def test_engine_options_become_arguments(line, wanted):
     """By llama.cpp's names; what is not given is left to llama-cpp-python. What is measured runs as it will."""
     own = {each.name for each in fields(EngineOptions)}
     given = {n: value for n, value in parsed(*shlex.split(line)).items() if n in own}
@@ -96,10 +94,10 @@ def test_engine_options_become_arguments(line: str, wanted: dict[str, object]) -
 
 
 @pytest.mark.parametrize("command", [chat, batch, serve])
-def test_every_door_has_the_options_of_llama_cpp(command: click.Command) -> None:
+def test_every_door_has_the_options_of_llama_cpp(command):
     """And system prompt and a prompt cache: each is stated once, so that no door lacks one."""
 
-    def words(of: click.Command) -> set[str]:
+    def words(of):
         named = {"system", "prompt_cache"}
         return {
             word
@@ -111,7 +109,7 @@ def test_every_door_has_the_options_of_llama_cpp(command: click.Command) -> None
     assert words(command) >= words(generate) - {"--json"}
 
 
-def help_of(command: click.Command, width: int = 100) -> str:
+def help_of(command, width=100):
     return CliRunner().invoke(command, ["--help"], terminal_width=width).output
 
 
@@ -122,7 +120,7 @@ SEVERAL = [generate, chat, batch, serve]
 @pytest.mark.parametrize(
     "command", [*SEVERAL, measure, draft, models, *models.commands.values(), info, cli]
 )
-def test_a_help_page_has_a_hundred_lines_at_most(command: click.Command) -> None:
+def test_a_help_page_has_a_hundred_lines_at_most(command):
     lines = help_of(command).splitlines()
     assert len(lines) <= 100
     assert max(len(line) for line in lines if "$ " not in line) <= 100
@@ -138,12 +136,12 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_help_page_names_only_what_help_lists(name: str) -> None:
+def test_a_help_page_names_only_what_help_lists(name):
     """Commands, and options: its own, those of a command that it shows, and in `models` those that take a model."""
     tops = {each for each in COMMANDS if each and " " not in each}
     assert tops == {*cli.list_commands(click.Context(cli))}
 
-    def listed(of: click.Command) -> set[str]:
+    def listed(of):
         hidden = {alias for each in of.params for alias in getattr(each, "aliases", ())}
         return {word for each in of.params for word in (*each.opts, *each.secondary_opts)} - hidden
 
@@ -156,7 +154,7 @@ def test_a_help_page_names_only_what_help_lists(name: str) -> None:
 
 
 @pytest.mark.parametrize("command", SEVERAL)
-def test_options_with_a_sentence_come_before_those_of_llama_cpp(command: click.Command) -> None:
+def test_options_with_a_sentence_come_before_those_of_llama_cpp(command):
     text = help_of(command)
     for part in ("Models:", "Sampling:", "Examples:", "as in llama.cpp: --draft-ngl N, "):
         assert part in text
@@ -165,7 +163,7 @@ def test_options_with_a_sentence_come_before_those_of_llama_cpp(command: click.C
     assert text.count("[PROMPT]") <= 1  # in the usage alone
 
 
-def test_a_prompt_without_quotes_is_shown_with_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prompt_without_quotes_is_shown_with_them(capsys):
     with pytest.raises(SystemExit) as left:
         main(["generate", "what's", "up", "there"])
     assert left.value.code == 2
@@ -173,9 +171,7 @@ def test_a_prompt_without_quotes_is_shown_with_them(capsys: pytest.CaptureFixtur
     assert shlex.quote("what's up there") in said
 
 
-def test_layers_on_a_build_without_devices_warn(
-    monkeypatch: pytest.MonkeyPatch, tiny_target: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_layers_on_a_build_without_devices_warn(monkeypatch, tiny_target, capsys):
     """`-ngl 99` is in many people's command lines; llama-cli goes on with the CPU as well."""
     monkeypatch.setattr("pyspec.machine.devices.layer_devices", lambda _names=(): [])
     _, found = find(
@@ -185,14 +181,14 @@ def test_layers_on_a_build_without_devices_warn(
     assert capsys.readouterr().err.count("-ngl has no effect") == 1
 
 
-def test_the_environment_is_explained_once() -> None:
+def test_the_environment_is_explained_once():
     for part in ("Environment:", "OLLAMA_MODELS", "NO_COLOR"):
         assert part in help_of(cli)
         assert part not in help_of(generate)
 
 
 @pytest.mark.parametrize("command", [*SEVERAL, draft])
-def test_help_calls_a_number_by_one_letter(command: click.Command) -> None:
+def test_help_calls_a_number_by_one_letter(command):
     """Not INTEGER RANGE. The range that click appends, such as 1<=x<=4096, is for errors; defaults stay."""
     text = help_of(command)
     assert not re.search(r"INTEGER|FLOAT|x[<>]=?\d|\[\]", text)
@@ -209,14 +205,14 @@ def test_help_calls_a_number_by_one_letter(command: click.Command) -> None:
         ("Hi there", "generate"),
     ],
 )
-def test_commands_are_suggested(name: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_are_suggested(name, says, capsys):
     with pytest.raises(SystemExit) as left:
         main([name])
     assert left.value.code == 2
     assert says in capsys.readouterr().err
 
 
-def complete(words: str) -> list[str]:
+def complete(words):
     line = words.split(" ")
     commands = f"""
         PATH={Path(sys.executable).parent}:$PATH
@@ -230,7 +226,7 @@ def complete(words: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_bash_completes_commands_and_options() -> None:
+def test_bash_completes_commands_and_options():
     assert complete("pyspec gen") == ["generate"]
     assert "--json-schema" in complete("pyspec generate --json-s")
 
@@ -249,9 +245,7 @@ FISH = """
 
 
 @pytest.mark.parametrize(("shell", "script"), [("zsh -f", ZSH), ("fish --no-config", FISH)])
-def test_other_shells_complete_commands_and_options(
-    shell: str, script: str, tmp_path: Path
-) -> None:
+def test_other_shells_complete_commands_and_options(shell, script, tmp_path):
     program, flag = shell.split()
     if shutil.which(program) is None:
         pytest.skip(f"no {program} here")
@@ -265,7 +259,7 @@ def test_other_shells_complete_commands_and_options(
         assert (words[0], bool(words[1].strip())) == (word, True), done.stderr
 
 
-def test_a_hint_with_a_command_has_a_line_of_its_own() -> None:
+def test_a_hint_with_a_command_has_a_line_of_its_own():
     """What is to be installed can be copied; other errors stay one line."""
     assert sentences(OptionError("no device", "pip install X (or Y)")) == [
         "pyspec: no device",
@@ -282,7 +276,7 @@ def test_a_hint_with_a_command_has_a_line_of_its_own() -> None:
     assert sentences(OptionError("a\nb", "do c")) == ["pyspec: a b (do c)"]
 
 
-def test_what_is_said_on_a_terminal_ends_lines_between_words(monkeypatch, capsys) -> None:
+def test_what_is_said_on_a_terminal_ends_lines_between_words(monkeypatch, capsys):
     """But a command to install something stays a line, and a pipe gets what was said."""
     words = "one sentence of " + "many words " * 9 + "and-a-name-of-its-own"
     told = f"{words}\n{'x' * 50} pip install --no-deps something of many words"
@@ -297,7 +291,7 @@ def test_what_is_said_on_a_terminal_ends_lines_between_words(monkeypatch, capsys
     assert command == told.splitlines()[1]
 
 
-def test_a_wrong_option_is_said_so_too(monkeypatch, capsys) -> None:
+def test_a_wrong_option_is_said_so_too(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")
     with pytest.raises(SystemExit) as ended:
@@ -311,16 +305,14 @@ def test_a_wrong_option_is_said_so_too(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize("command", SEVERAL)
-def test_a_narrow_help_page_has_room_for_its_sentences(command: click.Command) -> None:
+def test_a_narrow_help_page_has_room_for_its_sentences(command):
     lines = help_of(command, width=60).splitlines()
     assert max(len(line) - len(line.lstrip()) for line in lines) <= 26
 
 
 @pytest.mark.parametrize("name", GONE)
 @pytest.mark.parametrize("value", [[], ["x"]])
-def test_an_option_that_is_gone_is_refused_by_what_to_use(
-    name: str, value: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_that_is_gone_is_refused_by_what_to_use(name, value, capsys):
     for words in ([name, *value], ["hi", name, *value]):
         with pytest.raises(SystemExit) as left:
             main(["generate", *words])
@@ -329,9 +321,7 @@ def test_an_option_that_is_gone_is_refused_by_what_to_use(
 
 
 @pytest.mark.parametrize("words", [["-c", "And shorter?"], ["-c", "5", "hi"]])
-def test_the_context_is_no_continuation(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_context_is_no_continuation(words, capsys):
     """Other programs go on by -c: a sentence says what does so here, where it does."""
     for command, goes_on in (("generate", True), ("serve", False)):
         with pytest.raises(SystemExit) as left:
@@ -342,7 +332,7 @@ def test_the_context_is_no_continuation(
         assert ("--continue" in said) is goes_on
 
 
-def test_a_folder_for_earlier_texts_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_for_earlier_texts_is_refused(capsys):
     with pytest.raises(SystemExit) as left:
         main(["chat", "--memory", "texts"])
     assert left.value.code == 2

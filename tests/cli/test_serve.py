@@ -1,7 +1,5 @@
 """`pyspec serve` as people run it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -261,7 +259,7 @@ def test_what_clients_call_a_model(tmp_path):
 
 
 @pytest.mark.parametrize(("host", "says"), [("192.0.2.1", "--host"), ("127.0.0.1", "--port")])
-def test_what_is_in_the_way_of_listening_is_named(host: str, says: str) -> None:
+def test_what_is_in_the_way_of_listening_is_named(host, says):
     """An address of another machine is not mended by another port."""
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,

@@ -1,7 +1,5 @@
 """Pipes, closed descriptors, full disks and signals: nothing is lost in silence, and nothing ends in a traceback."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os
@@ -10,11 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -28,11 +24,11 @@ from pyspec.errors import OptionError
 
 
 @pytest.fixture
-def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes | None], None]]:
+def piped(monkeypatch):
     """Puts bytes on stdin, as a pipe does; None leaves a device there."""
     with ExitStack() as open_files:
 
-        def pipe(data: bytes | None) -> None:
+        def pipe(data):
             reader = os.open(os.devnull, os.O_RDONLY)
             if data is not None:
                 os.close(reader)
@@ -57,9 +53,7 @@ def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes | None], 
         (None, b"file", b"pipe", "file\n\npipe"),
     ],
 )
-def test_what_is_given_is_joined(
-    piped, tmp_path: Path, prompt: str, file: bytes, stdin: bytes, wanted: str
-) -> None:
+def test_what_is_given_is_joined(piped, tmp_path, prompt, file, stdin, wanted):
     piped(stdin)
     path = tmp_path / "q.txt" if file is not None else None
     if path:
@@ -67,17 +61,17 @@ def test_what_is_given_is_joined(
     assert prompt_text(prompt, path, 1000) == wanted
 
 
-def test_nothing_is_no_prompt(piped) -> None:
+def test_nothing_is_no_prompt(piped):
     piped(b"\n")
     with pytest.raises(OptionError, match="pyspec generate"):
         prompt_text(None, None, 1000)
 
 
-def options(target: Path) -> list[object]:
+def options(target):
     return ["-m", target, "--trust-model", "-t", 1, "-n", 4, "--temp", 0]
 
 
-def shell(line: str, target: Path) -> subprocess.CompletedProcess[bytes]:
+def shell(line, target):
     """A line of bash in which $P is the command, in an interpreter of its own, and $M a tiny model's options."""
     words = " ".join(map(str, options(target)))
     environment = {**os.environ, "PYSPEC_CHATS": "", "P": f"{sys.executable} -m pyspec", "M": words}
@@ -98,7 +92,7 @@ BAD = "\udcff"
         ["chat", "--load", BAD], ["chat", "-s", BAD],
     ],
 )  # fmt: skip
-def test_words_that_are_not_utf8(tiny_ascii: Path, words: list[str]) -> None:
+def test_words_that_are_not_utf8(tiny_ascii, words):
     model = options(tiny_ascii) if words[0] in ("generate", "chat") and "-m" not in words else []
     code, stdout, stderr = run(*words, *model)
     assert code in (1, 2)
@@ -107,14 +101,14 @@ def test_words_that_are_not_utf8(tiny_ascii: Path, words: list[str]) -> None:
     assert stderr.isascii()
 
 
-def test_words_that_are_not_utf8_in_a_shell(tiny_ascii: Path) -> None:
+def test_words_that_are_not_utf8_in_a_shell(tiny_ascii):
     done = shell(r"$P generate x --draft $'\xff' $M </dev/null", tiny_ascii)
     assert (done.returncode, done.stdout, b"Traceback" in done.stderr) == (1, b"", False)
     done.stderr.decode("ascii")
 
 
 @full_device
-def test_an_answer_on_a_full_disk(tiny_ascii: Path) -> None:
+def test_an_answer_on_a_full_disk(tiny_ascii):
     done = shell("$P generate x $M >/dev/full", tiny_ascii)
     assert done.returncode == 1
     assert done.stderr.decode().splitlines()[-1].startswith("pyspec: cannot write to stdout: ")
@@ -128,14 +122,14 @@ def test_an_answer_on_a_full_disk(tiny_ascii: Path) -> None:
     [["generate", "x"], ["generate", "x", "--json"], ["generate", "x", "--tokens"], ["models", "list"], ["info"],
      ["chat"], ["--help"]],
 )  # fmt: skip
-def test_every_command_on_a_full_disk(tiny_ascii: Path, words: list[str]) -> None:
+def test_every_command_on_a_full_disk(tiny_ascii, words):
     model = options(tiny_ascii) if words[0] in ("generate", "chat") else []
     done = run(*words, *model, stdin=b"hi", stdout="/dev/full")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("pyspec: cannot write to stdout: ")
 
 
-def close(*fds: int) -> None:
+def close(*fds):
     """Take descriptors away, as `>&-` does; Python has no stream there then."""
     for fd in fds:
         os.close(fd)
@@ -143,7 +137,7 @@ def close(*fds: int) -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--tokens"]])
-def test_an_answer_for_a_closed_stdout(tiny_ascii: Path, more: list[str]) -> None:
+def test_an_answer_for_a_closed_stdout(tiny_ascii, more):
     words = ["generate", "x", *options(tiny_ascii), *more]
     with start(*words, before=partial(close, 1)) as child:
         code, _, stderr = child.ended()
@@ -152,14 +146,14 @@ def test_an_answer_for_a_closed_stdout(tiny_ascii: Path, more: list[str]) -> Non
     assert "Traceback" not in stderr
 
 
-def test_stdin_that_is_closed(tiny_ascii: Path) -> None:
+def test_stdin_that_is_closed(tiny_ascii):
     with start("generate", "x", *options(tiny_ascii), before=partial(close, 0)) as child:
         code, stdout, stderr = child.ended()
     assert (code, "Traceback" in stderr) == (0, False)
     assert stdout
 
 
-def test_stderr_that_is_closed(tiny_ascii: Path) -> None:
+def test_stderr_that_is_closed(tiny_ascii):
     with start("generate", "x", *options(tiny_ascii), before=partial(close, 2)) as child:
         code, stdout, _ = child.ended()
     assert code == 0
@@ -167,13 +161,13 @@ def test_stderr_that_is_closed(tiny_ascii: Path) -> None:
     assert "tokens/s" not in stdout
 
 
-def test_no_descriptor_at_all(tiny_ascii: Path) -> None:
+def test_no_descriptor_at_all(tiny_ascii):
     """Files that are opened later do not take the place of stdout."""
     done = shell("$P generate x $M <&- >&- 2>&-; echo rc=$?", tiny_ascii)
     assert done.stdout == b"rc=1\n"
 
 
-def wait_for_handlers(pid: int) -> None:
+def wait_for_handlers(pid):
     """Until a process handles SIGTERM by itself, which it does while it answers."""
     status, pattern = Path(f"/proc/{pid}/status"), re.compile(r"SigCgt:\s*([0-9a-f]+)")
     wait(lambda: int(pattern.findall(status.read_text())[0], 16) & 1 << (signal.SIGTERM - 1))
@@ -183,9 +177,7 @@ def wait_for_handlers(pid: int) -> None:
 @pytest.mark.parametrize("new", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["generate", "chat"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_while_the_prompt_is_read(
-    smollm2: str, number: int, code: int, name: str, new: bool
-) -> None:
+def test_a_signal_while_the_prompt_is_read(smollm2, number, code, name, new):
     words = [name, "-m", smollm2, "-t", "1", "-c", "8192"]
     with start(*words, stdin=b"word " * 7000, new=new) as child:
         wait_for_handlers(child.pid)
@@ -199,11 +191,11 @@ def test_a_signal_while_the_prompt_is_read(
     assert stdout.strip() == ""
 
 
-def test_a_signal_as_soon_as_it_is_handled_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_as_soon_as_it_is_handled_cancels(monkeypatch):
     """Nothing is lost between the moment from which a handler has it and that from which somebody watches."""
     cancelled, real = threading.Event(), signal.signal
 
-    def at_once(number: int, handler: Any) -> Any:
+    def at_once(number, handler):
         old = real(number, handler)
         if number == signal.SIGTERM and not cancelled.is_set():
             signal.raise_signal(number)
@@ -215,7 +207,7 @@ def test_a_signal_as_soon_as_it_is_handled_cancels(monkeypatch: pytest.MonkeyPat
     assert signals == [signal.SIGTERM]
 
 
-def stuck(_words: list[str]) -> None:
+def stuck(_words):
     libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
     streams.TWICE_S = math.inf  # however late the second comes
     with interruptible(lambda: print("asked", flush=True)):  # noqa: T201
@@ -225,7 +217,7 @@ def stuck(_words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_second_signal_ends_what_never_leaves_c(number: int, code: int) -> None:
+def test_a_second_signal_ends_what_never_leaves_c(number, code):
     """Python's own handlers do not run there; the first one only asks the work to end."""
     with start(begin=stuck) as child:
         wait(lambda: "in" in child.stdout)

@@ -1,7 +1,5 @@
 """Models that several tests of draws read."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import tiny
 

@@ -1,13 +1,8 @@
 """One answer at a time; a stream that nobody can read any more releases the lock."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading
-from collections.abc import Callable, Generator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.answers import GREEDY, ask
@@ -17,11 +12,11 @@ from pyspec.engine.answer_lock import AnswerLock
 from pyspec.errors import EngineBusy
 
 
-def _count() -> Generator[int, None, None]:
+def _count():
     yield from range(10)
 
 
-def _drop_in_a_cycle(stream: Generator[int, None, None]) -> None:
+def _drop_in_a_cycle(stream):
     """What a server does with a stream whose client left: the exception's traceback holds it, and it the exception."""
     try:
         next(stream)
@@ -31,7 +26,7 @@ def _drop_in_a_cycle(stream: Generator[int, None, None]) -> None:
         held.append(held)
 
 
-def test_dropped_stream_gives_its_turn_to_who_waits() -> None:
+def test_dropped_stream_gives_its_turn_to_who_waits():
     """Also where only the garbage collector can find that nobody reads it, and nothing else makes it run."""
     lock = AnswerLock(wait=True, forks=True)
     gc.disable()
@@ -42,7 +37,7 @@ def test_dropped_stream_gives_its_turn_to_who_waits() -> None:
         gc.enable()
 
 
-def test_paused_stream_keeps_its_turn() -> None:
+def test_paused_stream_keeps_its_turn():
     lock = AnswerLock(wait=False, forks=True)
     stream = lock.held(_count())
     assert next(stream) == 0
@@ -51,7 +46,7 @@ def test_paused_stream_keeps_its_turn() -> None:
     assert list(stream) == list(range(1, 10))
 
 
-def test_patience_ends() -> None:
+def test_patience_ends():
     lock = AnswerLock(wait=0.1, forks=True)
     stream = lock.held(_count())
     next(stream)
@@ -61,16 +56,16 @@ def test_patience_ends() -> None:
     assert next(lock.held(_count())) == 0
 
 
-def test_the_context_is_freed_between_steps_and_no_step_begins_meanwhile() -> None:
+def test_the_context_is_freed_between_steps_and_no_step_begins_meanwhile():
     """Another thread that closes the model cancels the round at work, and waits until it is over."""
     lock, freed = AnswerLock(wait=False, forks=True), threading.Event()
     cancelled = threading.Event()
 
-    def free() -> None:
+    def free():
         with lock.freeing(cancelled.set):
             freed.set()
 
-    def answer() -> Generator[int, None, None]:
+    def answer():
         thread.start()
         assert cancelled.wait(30)
         yield int(freed.is_set())
@@ -84,11 +79,11 @@ def test_the_context_is_freed_between_steps_and_no_step_begins_meanwhile() -> No
         next(stream)
 
 
-def test_an_answer_that_lost_the_lock_ends_without_the_context() -> None:
+def test_an_answer_that_lost_the_lock_ends_without_the_context():
     """It was dropped, and another one runs; what it closes must not touch what is that one's now."""
-    lock, held = AnswerLock(wait=False, forks=True), list[bool]()
+    lock, held = AnswerLock(wait=False, forks=True), []
 
-    def answer() -> Generator[int, None, None]:
+    def answer():
         try:
             yield from range(10)
         finally:
@@ -114,9 +109,7 @@ def test_an_answer_that_lost_the_lock_ends_without_the_context() -> None:
     ],
     ids=["rounds", "ids", "text"],
 )
-def test_a_dropped_stream_that_is_closed_late_changes_nothing(
-    open_llama: Callable[..., Any], tiny_target: Path, begin: Callable[[Any], Any]
-) -> None:
+def test_a_dropped_stream_that_is_closed_late_changes_nothing(open_llama, tiny_target, begin):
     """What the fields say and the last block are of the answer that came after it."""
     llm = open_llama(tiny_target)
     first = begin(llm)
@@ -129,7 +122,7 @@ def test_a_dropped_stream_that_is_closed_late_changes_nothing(
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_process_is_told(open_llama: Callable[..., Any], tiny_target: Path) -> None:
+def test_a_forked_process_is_told(open_llama, tiny_target):
     """Its threads are not there: a decode would wait for them for ever. With one thread there is nothing to wait for.
 
     A device's connection is the parent's: one thread is no help there.

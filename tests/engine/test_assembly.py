@@ -1,7 +1,5 @@
 """From what the user named to what drafts, and vocabularies that do not match."""
 
-from __future__ import annotations
-
 import llama_cpp
 import pytest
 from helpers import tiny

@@ -1,7 +1,5 @@
 """Drafts that are drawn by themselves and verified as a whole keep the target's distribution: draws of two tokens."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace

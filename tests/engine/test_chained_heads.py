@@ -1,11 +1,6 @@
 """Several next-token heads: the i-th drafted token is the i-th head's, as llama.cpp's own calls give it for the text alone."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -22,10 +17,10 @@ from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import Record
 
 PROMPT = [100, 101, 102, 100, 101, 102, 100, 101]
-EXACT: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "flash_attn": False, "verbose": False}
+EXACT = {"n_ctx": 128, "n_threads": 1, "flash_attn": False, "verbose": False}
 
 
-def reference(model: Any, text: Sequence[int], heads: Sequence[int]) -> list[int]:
+def reference(model, text, heads):
     """A draft after a text by llama.cpp alone, each head in a context of its own that has read everything itself."""
     width = llama_cpp.llama_model_n_embd(model)
     n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
@@ -33,7 +28,7 @@ def reference(model: Any, text: Sequence[int], heads: Sequence[int]) -> list[int
     # as llama.cpp's server has it: states of all rows of the target, of the heads those of rows with logits
     with context_of(model, chosen=False, **options) as trunk:
         states = decode(trunk, text, 0, None, width)[:-1]
-    found: list[int] = []
+    found = []
     options["ctx_type"] = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
     for head in heads:
         with context_of(model, **options) as context:
@@ -44,7 +39,7 @@ def reference(model: Any, text: Sequence[int], heads: Sequence[int]) -> list[int
     return found
 
 
-def look(path: Path, n_heads: int, draft: str) -> tuple[bool, list[Any]]:
+def look(path, n_heads, draft):
     """What came of texts, drafts, and drafts of the reference."""
     plain = SpeculativeLlama(str(path), draft="none", **EXACT)
     llm = SpeculativeLlama(str(path), draft=draft, length="fixed:6", **EXACT)
@@ -58,7 +53,7 @@ def look(path: Path, n_heads: int, draft: str) -> tuple[bool, list[Any]]:
     return same, found
 
 
-def written(folder: Path, arch: str, n_heads: int) -> Path:
+def written(folder, arch, n_heads):
     path = folder / f"{arch}.gguf"
     assert tiny_heads.write(path, arch, n_heads)
     return path
@@ -75,9 +70,7 @@ def written(folder: Path, arch: str, n_heads: int) -> Path:
         ),
     ],
 )
-def test_each_token_is_its_own_heads(
-    arch: str, n_heads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_token_is_its_own_heads(arch, n_heads, tmp_path, monkeypatch):
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     path = written(tmp_path, arch, n_heads)
     same, found = told(look, path, n_heads, "mtp")
@@ -86,7 +79,7 @@ def test_each_token_is_its_own_heads(
     assert any(ours != first for ours, _, first in found)  # the first head alone says others
 
 
-def answer_four(path: Path) -> tuple[Any, Any, int]:
+def answer_four(path):
     records = [
         Record(id=str(i), prompt="abca" + "bcd"[: i % 4], max_tokens=24, temperature=0.0)
         for i in range(4)
@@ -101,7 +94,7 @@ def answer_four(path: Path) -> tuple[Any, Any, int]:
     return *texts, proposed
 
 
-def test_four_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     plain, with_heads, proposed = told(answer_four, written(tmp_path, "step35", 3))
     assert with_heads == plain

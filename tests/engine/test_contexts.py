@@ -1,7 +1,5 @@
 """Where the cells lie: enough for every record, never far more than a pool would take; and what prompts begin with alike."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -3,8 +3,6 @@
 2,000 draws of some cases, and of the controls that must fail; 20,000 draws of every case where slow tests run.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace

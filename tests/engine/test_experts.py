@@ -1,11 +1,6 @@
 """Experts in main memory: what is understood, and what is refused."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import tiny
@@ -20,12 +15,12 @@ from pyspec.llama.speculative import SpeculativeLlama
 
 
 @pytest.fixture(scope="module")
-def mixture(tiny_folder: Path) -> Path:
+def mixture(tiny_folder):
     return tiny.write(tiny_folder / "four-experts.gguf", arch="mixture")
 
 
 @pytest.mark.parametrize(("n", "kept"), [(-1, "gate up"), (1, "gate"), (0, "")])
-def test_experts_of_the_first_layers_are_kept(n: int, kept: str) -> None:
+def test_experts_of_the_first_layers_are_kept(n, kept):
     """Shared experts are none: every token uses them."""
     names = {
         "gate": "blk.0.ffn_gate_exps.weight", "up": "blk.1.ffn_up_exps.weight",
@@ -37,19 +32,19 @@ def test_experts_of_the_first_layers_are_kept(n: int, kept: str) -> None:
 
 
 @pytest.mark.parametrize("n", [-2, True])
-def test_what_cannot_be_is_refused(n: Any, mixture: Path) -> None:
+def test_what_cannot_be_is_refused(n, mixture):
     with pytest.raises(OptionError, match=f"n_cpu_moe is {n}"):
         SpeculativeLlama(mixture, n_cpu_moe=n, n_ctx=64)
 
 
-def test_a_model_without_experts_has_none_to_keep(tiny_target: Path) -> None:
+def test_a_model_without_experts_has_none_to_keep(tiny_target):
     for make in (SpeculativeLlama, Batch):
         with pytest.raises(OptionError, match=r"target\.gguf is no mixture"):
             make(str(tiny_target), n_cpu_moe=1, draft="none", n_ctx=64)
 
 
-def test_overrides_reach_llama_cpp(mixture: Path, open_llama: Callable[..., Any]) -> None:
-    def text(**how: Any) -> Any:
+def test_overrides_reach_llama_cpp(mixture, open_llama):
+    def text(**how):
         llm = open_llama(mixture, trust=True, **how)
         assert bool(llm.model_params.tensor_buft_overrides) == bool(how)
         return llm.create_completion("abc", max_tokens=16, temperature=0)["choices"][0]["text"]
@@ -57,7 +52,7 @@ def test_overrides_reach_llama_cpp(mixture: Path, open_llama: Callable[..., Any]
     assert text(n_cpu_moe=-1) == text()
 
 
-def test_a_row_reads_the_experts_it_uses(mixture: Path, tiny_target: Path, open_plain: Any) -> None:
+def test_a_row_reads_the_experts_it_uses(mixture, tiny_target, open_plain):
     sizes = {tensor.name: tensor.nbytes for tensor in read_header(mixture).tensors}
     experts = sum(size for name, size in sizes.items() if "_exps" in name)
     rest = sum(sizes.values()) - experts - sizes["token_embd.weight"]
@@ -66,7 +61,7 @@ def test_a_row_reads_the_experts_it_uses(mixture: Path, tiny_target: Path, open_
     assert experts_of(open_plain(tiny_target)) is None
 
 
-def test_the_first_costs_are_those_of_a_mixture(tiny_folder: Path, open_llama: Any) -> None:
+def test_the_first_costs_are_those_of_a_mixture(tiny_folder, open_llama):
     """More rows than one read more experts."""
     path = tiny.write(tiny_folder / "experts.gguf", arch="mixture", n_experts=16)
     llm = open_llama(path)

@@ -3,12 +3,8 @@
 Texts are those of llama-cpp-python, a token a decode, but for places where two tokens are as likely as rounding makes them.
 """
 
-from __future__ import annotations
-
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from faults.cases import load
@@ -20,7 +16,6 @@ from pyspec.engine.contexts import Layout, Models
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import UnsupportedModel
 from pyspec.gguf.kinds import NO_STATES
-from pyspec.llama.speculative import SpeculativeLlama
 
 NAMES = ["llama", "qwen35", "gemma3", "deepseek2", "mamba2", "gpt-oss"]
 """One of each kind of memory: plain, hybrid with states that go back, sliding, latent, recurrent, sliding with sinks."""
@@ -32,7 +27,7 @@ exaone4 smollm3
 PROMPT = [100, 101, 102, 100, 101, 102, 100, 101]
 OTHERS = [PROMPT, [103, 104, 103], [110, 111, 112, 113, 110], [120, 121] * 6]
 N, N_CTX = 24, 256
-EXACT: dict[str, Any] = {"n_ctx": N_CTX, "n_threads": 1, "flash_attn": False}
+EXACT = {"n_ctx": N_CTX, "n_threads": 1, "flash_attn": False}
 NEAR = 0.02
 """Nats between two tokens that rounding may swap."""
 MAX_NEAR_TIES = 1
@@ -42,11 +37,11 @@ MAX_NEAR_TIES = 1
 class Reference:
     """What llama-cpp-python answers, a token a decode."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self._llm = TargetLlama(str(path), trust=True, verbose=False, logits_all=True, **EXACT)
         self.near_ties = 0
 
-    def differs(self, prompt: list[int], found: list[int]) -> str:
+    def differs(self, prompt, found):
         """What is wrong with an answer; empty where it is the reference's, or where it left it at a near tie."""
         self._llm.reset()
         self._llm.eval(prompt)
@@ -62,7 +57,7 @@ class Reference:
         return ""
 
 
-def by(path: Path, draft: str, **options: Any) -> SpeculativeLlama:
+def by(path, draft, **options):
     """A model with drafts, or without where its memory cannot be rolled back."""
     try:
         return load(path, draft=draft, length="fixed:3", **{**EXACT, **options})
@@ -72,24 +67,24 @@ def by(path: Path, draft: str, **options: Any) -> SpeculativeLlama:
         return load(path, **{**EXACT, **options})
 
 
-def drafts_as_known(llm: SpeculativeLlama) -> str:
+def drafts_as_known(llm):
     known, drafted = Path(llm.model_path).stem not in NO_STATES, llm.last_speculation["drafted"]
     return "" if known == (drafted > 0) else f"{drafted} drafted, and it {known=}"
 
 
-def by_lookup(path: Path, draft: Path, reference: Reference) -> str:
+def by_lookup(path, draft, reference):
     """Its own text continued, and said again, when all of it is known."""
     with by(path, "lookup", memory=True) as llm:
         wrong = reference.differs(PROMPT, ask(llm, PROMPT, N).ids)
         return wrong or reference.differs(PROMPT, ask(llm, PROMPT, N).ids) or drafts_as_known(llm)
 
 
-def by_draft(path: Path, draft: Path, reference: Reference) -> str:
+def by_draft(path, draft, reference):
     with by(path, str(draft)) as llm:
         return reference.differs(PROMPT, ask(llm, PROMPT, N).ids) or drafts_as_known(llm)
 
 
-def by_itself(path: Path, draft: Path, reference: Reference) -> str:
+def by_itself(path, draft, reference):
     """The same file as its own draft: everything is accepted, and states go on."""
     with by(path, str(path)) as llm:
         wrong = reference.differs(PROMPT, ask(llm, PROMPT, N).ids)
@@ -97,7 +92,7 @@ def by_itself(path: Path, draft: Path, reference: Reference) -> str:
         return wrong or (f"{llm.last_speculation}" if few else "")
 
 
-def four_at_once(path: Path, draft: Path, reference: Reference) -> str:
+def four_at_once(path, draft, reference):
     options = {"n_threads": 1, "n_threads_batch": 1, "flash_attn": False, "trust": True}
     try:
         models = Models(str(path), str(draft), "none", **options)
@@ -109,7 +104,7 @@ def four_at_once(path: Path, draft: Path, reference: Reference) -> str:
     return "; ".join(filter(None, found))
 
 
-def from_a_state(path: Path, draft: Path, reference: Reference) -> str:
+def from_a_state(path, draft, reference):
     with by(path, "lookup") as llm:
         text = [*PROMPT, *ask(llm, PROMPT, 8).ids]
         state = llm.save_state()
@@ -118,7 +113,7 @@ def from_a_state(path: Path, draft: Path, reference: Reference) -> str:
         return reference.differs(text, ask(llm, text, N).ids)
 
 
-def from_a_prefix(path: Path, draft: Path, reference: Reference) -> str:
+def from_a_prefix(path, draft, reference):
     with by(path, str(draft)) as llm:
         text = [*PROMPT, *ask(llm, PROMPT, 10).ids]
         longer, other = [*text, 115, 116], [*text[:12], 117]
@@ -127,7 +122,7 @@ def from_a_prefix(path: Path, draft: Path, reference: Reference) -> str:
         )
 
 
-def to_the_last_position(path: Path, draft: Path, reference: Reference) -> str:
+def to_the_last_position(path, draft, reference):
     with by(path, str(draft)) as llm:
         prompt = [100 + i % 7 for i in range(N_CTX - 20)]
         answer = ask(llm, prompt, None)
@@ -137,12 +132,12 @@ def to_the_last_position(path: Path, draft: Path, reference: Reference) -> str:
         )
 
 
-WAYS: list[Callable[[Path, Path, Reference], str]] = [
+WAYS = [
     by_lookup, by_draft, by_itself, four_at_once, from_a_state, from_a_prefix, to_the_last_position,
 ]  # fmt: skip
 
 
-def all_ways(path: Path, draft: Path) -> tuple[dict[str, str], int]:
+def all_ways(path, draft):
     wrong = {}
     reference = Reference(path)
     for way in WAYS:
@@ -156,7 +151,7 @@ def all_ways(path: Path, draft: Path) -> tuple[dict[str, str], int]:
 
 
 @pytest.fixture(scope="module")
-def drafts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def drafts(tmp_path_factory):
     """Two small models of the words that all of them have."""
     folder = tmp_path_factory.mktemp("drafts")
     for arch in ("llama", "qwen2"):
@@ -167,9 +162,7 @@ def drafts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.mark.parametrize(
     "arch", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in _MORE.split())]
 )
-def test_families(
-    arch: str, drafts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_families(arch, drafts, tmp_path, monkeypatch):
     """Each in a fork, so that one that ended the process would be known by its name."""
     if not devices.LAYERS:  # a fork of a process with an RPC device waits for the device for ever
         monkeypatch.setattr("pyspec.gguf.check.run_child", run_child)

@@ -1,7 +1,5 @@
 """Drafters, drafts and companions that fail, cancelling, and two users of one model: the text stays the target's."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What is collected as garbage in a circle, and so in any order, frees nothing that is still in use."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

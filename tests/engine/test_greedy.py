@@ -8,8 +8,6 @@ this, not only the first difference. PYSPEC_TEST_THREADS sets the threads: sever
 which takes for ever on a machine that others use.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import closing
 from pathlib import Path

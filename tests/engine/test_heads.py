@@ -1,10 +1,6 @@
 """Next-token heads (MTP) and Gemma 4 assistants: they draft what llama.cpp's own calls give for the text alone."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import llama_cpp
 import msgspec
@@ -52,10 +48,10 @@ def kind(request, target, beside, gemma, assistant):
             yield target, "mtp" if request.param == "inside" else beside, partial(_by_head, model)
 
 
-def _by_head(model: Any, text: Sequence[int], n: int) -> list[int]:
+def _by_head(model, text, n):
     with context_of(model) as trunk:
         states = decode(trunk, text, 0, None)[:-1]
-    found: list[int] = []
+    found = []
     with context_of(model, ctx_type=llama_cpp.LLAMA_CONTEXT_TYPE_MTP) as head:
         own = decode(head, text[1:], 1, states)[-1:]
         for _ in range(n):
@@ -64,7 +60,7 @@ def _by_head(model: Any, text: Sequence[int], n: int) -> list[int]:
     return found
 
 
-def _by_assistant(model: Any, head: Any, text: Sequence[int], n: int) -> list[int]:
+def _by_assistant(model, head, text, n):
     mtp = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
     with context_of(model) as trunk, context_of(head, ctx_other=trunk, ctx_type=mtp) as context:
         own = decode(trunk, text[:-1], 0, None)[-1:]  # the head's context has emptied its cells

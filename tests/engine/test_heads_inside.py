@@ -1,10 +1,5 @@
 """Next-token heads inside random models of the architectures whose graph llama.cpp has: the text stays plain decoding's."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 from helpers import tiny_heads
 from helpers.answers import ask
@@ -18,10 +13,10 @@ NAMES = ["deepseek2", "nemotron_h_moe", "qwen35"]
 """One of each kind of memory: latent, hybrid with experts, hybrid."""
 _MORE = sorted((ONE_HEAD | CHAINED_HEADS) - NO_STATES - {*NAMES})
 PROMPT = [100, 101, 102, 100, 101, 102, 100, 101]
-EXACT: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "flash_attn": False, "verbose": False}
+EXACT = {"n_ctx": 128, "n_threads": 1, "flash_attn": False, "verbose": False}
 
 
-def drafted(path: Path) -> tuple[bool, int, str]:
+def drafted(path):
     """Whether both texts are one, how many tokens the head proposed, and what `auto` drafts with."""
     plain = ask(SpeculativeLlama(str(path), draft="none", **EXACT), PROMPT, 20).ids
     llm = SpeculativeLlama(str(path), draft="mtp", length="fixed:2", **EXACT)
@@ -33,7 +28,7 @@ def drafted(path: Path) -> tuple[bool, int, str]:
 @pytest.mark.parametrize(
     "arch", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in _MORE)]
 )
-def test_a_head_drafts(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_drafts(arch, tmp_path, monkeypatch):
     """After its trial with the model in a child; it is what `auto` takes."""
     path = tmp_path / f"{arch}.gguf"
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))

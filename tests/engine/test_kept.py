@@ -1,7 +1,5 @@
 """What is kept of texts whose sequence others took, for whom, and how much of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspec.engine.handle import Role

@@ -1,7 +1,5 @@
 """What rounds taught about a pair is kept by whoever answers, and is where the next process begins."""
 
-from __future__ import annotations
-
 import gc
 import json
 import time

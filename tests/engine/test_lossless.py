@@ -1,7 +1,5 @@
 """A seed gives the text that it gives without speculation, whatever shapes the draw."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import tiny
 from helpers.answers import ask

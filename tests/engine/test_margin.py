@@ -1,7 +1,5 @@
 """The margin rule in force on real rounds; the gate's arithmetic itself is tested in tests/native/test_gate.py."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

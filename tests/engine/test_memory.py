@@ -1,7 +1,5 @@
 """Memories that are not a plain KV: sliding windows and recurrent states."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import tiny
 from helpers.answers import Scripted, ask, ask_at_once, foretelling

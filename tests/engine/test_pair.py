@@ -1,14 +1,9 @@
 """What a run adds to a model is tried in a child before it is loaded: heads, adapters, overrides, types of the KV cache."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from faults.cases import load
@@ -26,21 +21,18 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Path:
+def target(tmp_path):
     return tiny.write(tmp_path / "target.gguf", n_layer=tiny_eagle.N_LAYER)
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(tiny_llama().build())
     return path
 
 
-Change = Callable[[Gguf], None]
-
-
-def changed(sound: Path, change: Change) -> Path:
+def changed(sound, change):
     made = read(sound)
     change(made)
     path = sound.with_name("changed.gguf")
@@ -48,17 +40,17 @@ def changed(sound: Path, change: Change) -> Path:
     return path
 
 
-def says(key: str, kind: int, value: Any) -> Change:
+def says(key, kind, value):
     return lambda made: made.kv.__setitem__(key, (kind, value))
 
 
-def few_tokens(made: Gguf) -> None:
+def few_tokens(made):
     """What the trial did not reach would end the process in the first answer of other ones."""
     made.kv["eagle3.attention.layer_norm_rms_epsilon"] = (F32, float("-inf"))
     made.kv["tokenizer.ggml.tokens"] = (ARR, (STR, tiny.TOKENS[:14]))
 
 
-def flat_embeddings(made: Gguf) -> None:
+def flat_embeddings(made):
     tensor = made.tensor("token_embd.weight")
     tensor.shape = (tensor.shape[0] * tensor.shape[1],)
 
@@ -79,9 +71,7 @@ def flat_embeddings(made: Gguf) -> None:
         (flat_embeddings, ModelInvalid, None),
     ],
 )  # fmt: skip
-def test_a_head_is_tried_with_its_target(
-    change: Change, error: type[ModelError], words: str | None, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_a_head_is_tried_with_its_target(change, error, words, tmp_path, target, monkeypatch):
     """What llama.cpp ends the process for, or never ends with, is one of the package's own exceptions."""
     monkeypatch.setattr(models, "_SECONDS", 0.6)  # of processor time
     ids = [3, 5, 7] if change is few_tokens else None
@@ -90,12 +80,10 @@ def test_a_head_is_tried_with_its_target(
         load(target, draft=str(head), n_ctx=128)
 
 
-def test_a_pair_is_tried_once(
-    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pair_is_tried_once(tmp_path, target, monkeypatch):
     draft, tried = tiny_eagle.write(tmp_path / "head.gguf"), []
 
-    def spy(*arguments: Any, **options: Any) -> check.ChildExit:
+    def spy(*arguments, **options):
         tried.append(arguments[1][1])
         return check.run_child(*arguments, **options)
 
@@ -110,14 +98,14 @@ def test_a_pair_is_tried_once(
 
 
 @pytest.mark.parametrize("key", ["attention.layer_norm_rms_epsilon", "rope.freq_base"])
-def test_the_targets_own_head_is_tried(key: str, tmp_path: Path) -> None:
+def test_the_targets_own_head_is_tried(key, tmp_path):
     sound = tiny.write(tmp_path / "sound.gguf", arch="qwen35", n_heads=1)
     path = changed(sound, says(f"qwen35.{key}", F32, float("nan")))
     with pytest.raises(ModelError):
         load(path, draft="mtp", n_ctx=128)
 
 
-def adapter(path: Path, a: tuple[int, ...] = (32, 4), b: tuple[int, ...] = (4, 32)) -> None:
+def adapter(path, a=(32, 4), b=(4, 32)):
     made = Gguf({"general.type": (STR, "adapter"), "adapter.type": (STR, "lora")})
     made.kv |= {"general.architecture": (STR, "llama"), "adapter.lora.alpha": (F32, 1.0)}
     for end, shape in {"a": a, "b": b}.items():
@@ -126,7 +114,7 @@ def adapter(path: Path, a: tuple[int, ...] = (32, 4), b: tuple[int, ...] = (4, 3
     path.write_bytes(made.build())
 
 
-BAD_ADAPTERS: dict[str, Callable[[Path], object]] = {
+BAD_ADAPTERS = {
     "missing": lambda _path: None,
     "no file": os.mkfifo,
     "a model": lambda path: path.write_bytes(tiny_llama().build()),
@@ -137,13 +125,13 @@ BAD_ADAPTERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def test_an_adapter_is_put_on(model: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_put_on(model, tmp_path):
     adapter(tmp_path / "lora.gguf")
     load(model, lora_path=str(tmp_path / "lora.gguf")).close()
 
 
 @pytest.mark.parametrize("kind", BAD_ADAPTERS)
-def test_an_adapter_that_cannot_be_used_is_refused(kind: str, model: Path, tmp_path: Path) -> None:
+def test_an_adapter_that_cannot_be_used_is_refused(kind, model, tmp_path):
     """llama_cpp would go on with a null pointer, or end in the decode."""
     BAD_ADAPTERS[kind](tmp_path / "lora.gguf")
     with pytest.raises(ModelError, match="lora"):
@@ -158,19 +146,19 @@ def test_an_adapter_that_cannot_be_used_is_refused(kind: str, model: Path, tmp_p
         ("llama.attention.head_count", 0),
     ],
 )
-def test_overrides_are_tried(key: str, value: Any, model: Path) -> None:
+def test_overrides_are_tried(key, value, model):
     with pytest.raises(ModelError):
         load(model, kv_overrides={key: value})
 
 
 @pytest.mark.parametrize("override", [{"k" * 200: 1}, {"a": "b" * 128}, {"a": 2**70}, {"a": None}])
-def test_overrides_that_llama_cpp_cannot_hold(override: dict[str, Any], model: Path) -> None:
+def test_overrides_that_llama_cpp_cannot_hold(override, model):
     with pytest.raises(OptionError):
         load(model, kv_overrides=override)
 
 
 @pytest.mark.parametrize("name", ["type_k", "type_v", "draft_type_k", "draft_type_v"])
-def test_types_of_the_cache(name: str, model: Path) -> None:
+def test_types_of_the_cache(name, model):
     for number in (99, -1, 14):
         with pytest.raises(OptionError, match=name):
             load(model, **{name: number})
@@ -193,7 +181,7 @@ check.run_child("x", [], script=Path(sys.argv[1]))
 """
 
 
-def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
+def test_a_child_ends_with_its_parent(tmp_path):
     script, pid = tmp_path / "loops.py", tmp_path / "pid"
     script.write_text(f"import os\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n{LOOPS}")
     for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM), signal.SIGINT):

@@ -1,10 +1,6 @@
 """Where layers go in trials, on cards that this machine need not have."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.devices import for_processors
@@ -16,22 +12,21 @@ from pyspec.engine.offload import Fit, rough_layers
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import ModelRejected
 from pyspec.gguf import check
-from pyspec.gguf.check import Loading
 from pyspec.gguf.header import read_header
 from pyspec.machine.child import ChildExit
 from pyspec.machine.devices import Device
 
 pytestmark = for_processors("this machine's own devices are put aside")
-SMALL: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "verbose": False}
+SMALL = {"n_ctx": 128, "n_threads": 1, "verbose": False}
 CARD = Device("CUDA0", "a card", "GPU", 8 << 30, 8 << 30, 0)
 
 
 @pytest.fixture
-def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Loading]:
+def trials(tmp_path, monkeypatch):
     """What each trial is told; those with layers on a device end without memory, all others go well."""
-    told: list[Loading] = []
+    told = []
 
-    def run(_header: object, loading: Loading, _extra: bool) -> ChildExit:
+    def run(_header, loading, _extra):
         told.append(loading)
         return ChildExit("cudaMalloc failed: out of memory" if loading.n_gpu_layers else "")
 
@@ -40,7 +35,7 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Loading]:
     return told
 
 
-def cards(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+def cards(monkeypatch, free):
     """Cards CUDA0 and CUDA1 with so many bytes free; whatever is asked of llama.cpp's fitting is one layer."""
     found = {name: replace(CARD, name=name, free=free) for name in ("CUDA0", "CUDA1")}
     for module in (of_target, models):
@@ -51,12 +46,7 @@ def cards(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
 
 
 @pytest.mark.parametrize("free", [0, 8 << 30])
-def test_auto_answers_although_a_card_is_full(
-    tiny_target: Path,
-    trials: list[Loading],
-    monkeypatch: pytest.MonkeyPatch,
-    free: int,
-) -> None:
+def test_auto_answers_although_a_card_is_full(tiny_target, trials, monkeypatch, free):
     cards(monkeypatch, free)
     llm = TargetLlama(str(tiny_target), n_gpu_layers="auto", **SMALL)
     assert llm.model_params.n_gpu_layers == 0
@@ -66,12 +56,8 @@ def test_auto_answers_although_a_card_is_full(
 
 
 def test_a_draft_is_tried_on_its_own_devices(
-    open_plain: Any,
-    tiny_target: Path,
-    tiny_draft: Path,
-    trials: list[Loading],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    open_plain, tiny_target, tiny_draft, trials, monkeypatch
+):
     """Main device and shares of the target are about the target's devices: as the run, the trial leaves them out."""
     llm = open_plain(tiny_target)
     llm.devices, llm.trust = ("CUDA0", "CUDA1"), False
@@ -86,7 +72,7 @@ def test_a_draft_is_tried_on_its_own_devices(
     assert (followed.main_gpu, followed.tensor_split) == (1, (3.0, 1.0))
 
 
-def test_a_full_device_is_tried_with_no_layer(tiny_target: Path) -> None:
+def test_a_full_device_is_tried_with_no_layer(tiny_target):
     """One that would have to make room for a single layer would fail, and with it the trial of a good file."""
     header = read_header(tiny_target)
     full = Device("CUDA0", "a card", "GPU", 1 << 20, 8 << 30, 0)

@@ -1,7 +1,5 @@
 """What is known before the first round: the prior that lies beside a draft."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from pyspec.engine.profiles import Prior, SideFile, hashes_of, prior_learned, re
 from pyspec.errors import ProfileError
 
 
-def taught() -> Acceptance:
+def taught():
     """A state that has seen the sixth bin accepted often, a useful companion, and matches of lookup."""
     learned = Acceptance()
     for _ in range(200):
@@ -23,20 +21,20 @@ def taught() -> Acceptance:
     return learned
 
 
-def prior_path(draft: Path) -> Path:
+def prior_path(draft):
     return draft.with_suffix(".prior.json")
 
 
-def prior_of(draft: str, companion: str, learned: Acceptance) -> Prior:
+def prior_of(draft, companion, learned):
     return Prior(draft, companion, learned.calibration, learned.companion)
 
 
-def loaded(*paths: Path) -> list[SideFile]:
+def loaded(*paths):
     return [SideFile(path, path.stat().st_size) for path in paths]
 
 
 @pytest.fixture
-def draft(tmp_path: Path) -> Path:
+def draft(tmp_path):
     """A draft whose prior lies beside it."""
     path = tmp_path / "d.gguf"
     path.write_bytes(b"weights")
@@ -46,7 +44,7 @@ def draft(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("companion", ["c", "other"])
-def test_a_prior_is_what_was_learned(tmp_path: Path, companion: str) -> None:
+def test_a_prior_is_what_was_learned(tmp_path, companion):
     learned, path = taught(), tmp_path / "d.gguf"
     prior_path(path).write_bytes(msgspec.json.encode(prior_of("d", "c", learned)))
     again = read_prior(path).restore("d", companion)
@@ -57,12 +55,12 @@ def test_a_prior_is_what_was_learned(tmp_path: Path, companion: str) -> None:
     assert again.lookup == Acceptance().lookup
 
 
-def test_a_prior_for_another_draft_is_refused() -> None:
+def test_a_prior_for_another_draft_is_refused():
     with pytest.raises(ProfileError, match="another draft"):
         prior_of("d", "c", Acceptance()).restore("e", "c")
 
 
-def test_no_prior_is_none_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+def test_no_prior_is_none_and_a_damaged_one_is_refused(tmp_path):
     path = tmp_path / "d.gguf"
     assert read_prior(path) is None
     prior_path(path).write_text("{")
@@ -70,15 +68,13 @@ def test_no_prior_is_none_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
         read_prior(path)
 
 
-def test_a_draft_begins_with_its_prior(draft: Path) -> None:
+def test_a_draft_begins_with_its_prior(draft):
     assert prior_learned(loaded(draft)).calibration == taught().calibration
     prior_path(draft).unlink()
     assert prior_learned(loaded(draft)) == prior_learned(loaded()) == Acceptance()
 
 
-def test_a_prior_that_cannot_be_used_is_a_warning(
-    draft: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_prior_that_cannot_be_used_is_a_warning(draft, caplog):
     """Changed weights make it another draft's: one sentence, and everything is learned anew."""
     draft.write_bytes(b"other weights")
     with caplog.at_level(logging.WARNING, "pyspec"):
@@ -88,7 +84,7 @@ def test_a_prior_that_cannot_be_used_is_a_warning(
     assert prior_learned(loaded(draft)) == Acceptance()
 
 
-def test_the_shipped_head_has_a_prior(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_shipped_head_has_a_prior(caplog):
     """It is of the very file that ships, and says more than nothing."""
     shipped = Path(__file__).parents[2] / "models" / "smollm2-eagle3.gguf"
     learned = prior_learned(loaded(shipped))

@@ -1,7 +1,5 @@
 """EAGLE-3 and DFlash, which read the target's states: they draft what a forward pass in numpy drafts, whatever came before."""
 
-from __future__ import annotations
-
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace

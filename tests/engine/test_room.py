@@ -1,7 +1,5 @@
 """What models and their KV caches take."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import llama_cpp

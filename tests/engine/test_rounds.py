@@ -1,7 +1,5 @@
 """The round: flags, counts of decoded rows, and where an answer ends."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest
@@ -10,7 +8,7 @@ from helpers.answers import CELLS, GREEDY, Scripted, ask, ask_at_once, counters,
 
 from pyspec import Speculation
 from pyspec.draft.simple import FixedPolicy
-from pyspec.draft.types import Outcome, Place, Plan
+from pyspec.draft.types import Plan
 from pyspec.engine import handle
 from pyspec.engine.contexts import Contexts, Models
 from pyspec.engine.handle import Gate
@@ -98,23 +96,23 @@ def test_companion_reads_text_once(open_llama, tiny_target, tiny_companion):
 class Cautious(FixedPolicy):
     """Drafts five tokens, with a companion if there is one, and verifies one; keeps what it hears."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(5)
-        self.places: list[Place] = []
-        self.outcomes: list[Outcome] = []
+        self.places = []
+        self.outcomes = []
 
-    def plan(self, places) -> Plan:
+    def plan(self, places):
         self.places += places
         return Plan(super().plan(places).lengths, use_companion=True)
 
-    def choose(self, drafts) -> list[int]:
+    def choose(self, drafts):
         return [min(1, draft.n) for draft in drafts]
 
-    def observe(self, outcome) -> None:
+    def observe(self, outcome):
         self.outcomes.append(outcome)
 
 
-def cautiously(llm) -> Cautious:
+def cautiously(llm):
     policy = Cautious()
     list(llm.steps(PROMPT, GREEDY, max_tokens=40, policy=policy))
     return policy
@@ -253,22 +251,22 @@ def test_a_drafted_round_calls_into_c_four_times(
 class Watching(FixedPolicy):
     """Writes down what it hears."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(4)
-        self.heard: list[str] = []
+        self.heard = []
 
-    def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:
+    def watch(self, n_seq, t_verify, t_round, depth):
         assert n_seq == 1
         assert 0.0 < t_verify < t_round
         assert depth > len(PROMPT)
         self.heard.append("watch")
         super().watch(n_seq, t_verify, t_round, depth)
 
-    def plan(self, places) -> Plan:
+    def plan(self, places):
         self.heard.append("plan")
         return super().plan(places)
 
-    def observe(self, outcome) -> None:
+    def observe(self, outcome):
         self.heard.append("observe")
         super().observe(outcome)
 
@@ -278,13 +276,13 @@ class Placed(FixedPolicy):
 
     longest: set[int]
 
-    def plan(self, places) -> Plan:
+    def plan(self, places):
         self.longest.update(place.longest for place in places if place.room)
         return super().plan(places)
 
 
 @pytest.mark.parametrize("draft", ["lookup", "model"])
-def test_the_policy_is_told_where_there_is_no_model(open_llama, tiny_target, draft: str) -> None:
+def test_the_policy_is_told_where_there_is_no_model(open_llama, tiny_target, draft):
     """It would weigh a lookup's drafts against those of a model that is not there."""
     llm = open_llama(tiny_target, draft="lookup" if draft == "lookup" else tiny_target)
     policy = Placed(4)

@@ -1,18 +1,13 @@
 """Drafts beside a grammar: what it forces is drafted, and what it forbids is not verified."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import tiny
 
 from pyspec import SpeculativeLlama
 from pyspec.engine.handle import Engine
-from pyspec.engine.runs import Run, allowed
+from pyspec.engine.runs import allowed
 
 WORDS = ["na", "me", "name", "ci", "ty", "city", '":', '▁"', '{"', '",']
 SCHEMA = {
@@ -21,34 +16,32 @@ SCHEMA = {
     "required": ["name", "city", "people"],
     "additionalProperties": False,
 }  # fmt: skip
-ASKED: dict[str, Any] = {
+ASKED = {
     "max_tokens": 120,
     "response_format": {"type": "json_object", "schema": SCHEMA},
 }
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(tmp_path_factory):
     """A random model whose tokens are characters and some words."""
     return tiny.write(tmp_path_factory.mktemp("words") / "words.gguf", tokens=[*tiny.ASCII, *WORDS])
 
 
-def opened(path: Path, **options: Any) -> Any:
+def opened(path, **options):
     return closing(
         SpeculativeLlama(str(path), n_ctx=512, n_threads=1, trust=True, verbose=False, **options)
     )
 
 
-def answer(llm: Any, **options: Any) -> tuple[str, dict[str, Any]]:
+def answer(llm, **options):
     made = llm.create_chat_completion([{"role": "user", "content": "ab"}], **ASKED, **options)
     return made["choices"][0]["message"]["content"], llm.last_speculation
 
 
 @pytest.mark.parametrize("draft", ["none", "lookup", "model"])
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-def test_forced_tokens_change_no_text(
-    path: Path, draft: str, temperature: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forced_tokens_change_no_text(path, draft, temperature, monkeypatch):
     how = {"temperature": temperature, "seed": 3}
     with opened(path, draft=str(path) if draft == "model" else draft) as llm:
         text, block = answer(llm, **how)
@@ -60,26 +53,24 @@ def test_forced_tokens_change_no_text(
     assert block["rounds"] < plain["rounds"] or draft == "model"
 
 
-def test_a_text_that_has_to_come_is_tokenized_as_by_the_target(path: Path) -> None:
+def test_a_text_that_has_to_come_is_tokenized_as_by_the_target(path):
     """Not spelled out, whatever a random model would like best."""
     with opened(path, draft="none") as llm:
-        said: list[int] = []
+        said = []
         answer(llm, logits_processor=[lambda ids, scores: said.append(int(ids[-1])) or scores])
         pieces = {llm.detokenize([token]) for token in said}
     assert {b"name", b"city"} <= pieces
 
 
-def test_what_a_grammar_forbids_is_never_verified(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_grammar_forbids_is_never_verified(path, monkeypatch):
     cuts, verified = [], []
     verify = Engine.verify
 
-    def noted(engine: Engine, run: Run, n: int) -> int:
+    def noted(engine, run, n):
         cuts.append((n, allowed(engine, run, n)))
         return cuts[-1][1]
 
-    def counted(engine: Engine, work: Sequence[tuple[int, int, int]]) -> None:
+    def counted(engine, work):
         verified.append(work[0][2])
         verify(engine, work)
 

@@ -1,7 +1,5 @@
 """At a seed a text is the same whatever drafts, how far, and beside whom; where two part, rounding can make either choice."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import product

@@ -1,9 +1,5 @@
 """Models in several files, as large ones come: what their later parts hold counts from the first look on."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from helpers import tiny, tiny_eagle
 from helpers.answers import ask
@@ -18,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
 
 
-def split(path: Path, last: str) -> Path:
+def split(path, last):
     """The file in three parts: no tensor in the first, those of this name's beginning in the last."""
     made = read(path)
     late = [tensor for tensor in made.tensors if tensor.name.startswith(last)]
@@ -29,17 +25,17 @@ def split(path: Path, last: str) -> Path:
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Path:
+def whole(tmp_path):
     """A hybrid of four layers with a next-token head, in one file."""
     return tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
 
 
-def test_a_first_part_without_tensors_is_a_model(open_llama, whole) -> None:
+def test_a_first_part_without_tensors_is_a_model(open_llama, whole):
     parts = split(whole, "blk.3.")
     assert ask(open_llama(parts), PROMPT, 20).ids == ask(open_llama(whole), PROMPT, 20).ids
 
 
-def test_a_head_in_the_last_part_drafts(open_llama, whole) -> None:
+def test_a_head_in_the_last_part_drafts(open_llama, whole):
     parts = split(whole, "blk.4.")
     assert n_heads(parts) == 1
     assert head_size(parts) == head_size(whole)
@@ -49,7 +45,7 @@ def test_a_head_in_the_last_part_drafts(open_llama, whole) -> None:
     assert llm.last_speculation["drafted"] > 0
 
 
-def test_a_missing_part_is_looked_for_again(whole) -> None:
+def test_a_missing_part_is_looked_for_again(whole):
     """What is still being fetched is listed, and known for what it is once it is complete."""
     parts = split(whole, "blk.4.")
     last = parts.with_name("big-00003-of-00003.gguf")
@@ -67,7 +63,7 @@ def test_a_missing_part_is_looked_for_again(whole) -> None:
     assert facts.size == size_of(parts) > whole.stat().st_size
 
 
-def test_a_draft_in_parts_is_checked(tmp_path) -> None:
+def test_a_draft_in_parts_is_checked(tmp_path):
     """An EAGLE-3 head's ids are read from the part that has them."""
     ids = list(range(3, 20))
     whole = tiny_eagle.write(tmp_path / "eagle3.gguf", d2t=ids)

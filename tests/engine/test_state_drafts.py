@@ -1,7 +1,5 @@
 """Recurrent and hybrid models as drafts: they go back to a state that was kept of the text, and draft what they would alone."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import tiny
 from helpers.answers import ask, check_four_at_once

@@ -1,9 +1,5 @@
 """What a result says of itself: how much faster than without drafts."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from pyspec.draft.costs import CostCurve
@@ -19,7 +15,7 @@ from pyspec.engine.statistics import (
 ROW_MS, FOUR_MS, ROUNDS = 10.0, 20.0, 10
 
 
-def factor(slow: float) -> float | None:
+def factor(slow):
     """Of ten rounds of four tokens, on a machine `slow` times as slow as the curve says."""
     times = [0.0, ROW_MS, 14.0, 17.0, FOUR_MS, *(FOUR_MS + n for n in range(1, 61))]
     curve = CostCurve.from_tables({0: times}, times, times)
@@ -28,17 +24,16 @@ def factor(slow: float) -> float | None:
     for _ in range(ROUNDS):
         policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], took, 4, t_round=took))
     timings = Timings(5.0, 0.0, 0.0, ROUNDS * took, 6.0, 5.0 + ROUNDS * took, 4 * ROUNDS)
-    found: float | None = AnswerStatistics(Tally(), timings, 20, 0).report(policy)["times_plain"]
-    return found
+    return AnswerStatistics(Tally(), timings, 20, 0).report(policy)["times_plain"]
 
 
 @pytest.mark.parametrize("slow", [0.5, 1.0, 3.0])
-def test_a_slow_machine_is_slow_for_plain_decoding_too(slow: float) -> None:
+def test_a_slow_machine_is_slow_for_plain_decoding_too(slow):
     """40 tokens in the time of 20 rows are twice as fast, whatever else the machine did meanwhile."""
     assert factor(slow) == pytest.approx(2.0)
 
 
-def test_plain_decoding_takes_time_beside_decodes_too() -> None:
+def test_plain_decoding_takes_time_beside_decodes_too():
     policy = FixedPolicy(0, CostCurve.prior("Q8_0", ROW_MS))
     for _ in range(32):
         policy.watch(1, ROW_MS, ROW_MS + 1.0, 30)
@@ -48,7 +43,7 @@ def test_plain_decoding_takes_time_beside_decodes_too() -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 15])
-def test_short_answers_are_held_against_the_curve_too(tokens: int) -> None:
+def test_short_answers_are_held_against_the_curve_too(tokens):
     times = [0.0, *(ROW_MS + n for n in range(64))]
     policy = FixedPolicy(3, CostCurve.from_tables({0: times}, times, times))
     answer = AnswerStatistics(
@@ -58,7 +53,7 @@ def test_short_answers_are_held_against_the_curve_too(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("slow", [0.5, 1.0, 3.0])
-def test_a_batch_is_held_against_a_decode_of_as_many_rows(slow: float) -> None:
+def test_a_batch_is_held_against_a_decode_of_as_many_rows(slow):
     times = [0.0, *(ROW_MS + n for n in range(64))]
     curve = CostCurve.from_tables({0: times}, times, times)
     found = plain_decode(curve.target, 2, [100], {4: 1}, slow * times[4])
@@ -66,7 +61,7 @@ def test_a_batch_is_held_against_a_decode_of_as_many_rows(slow: float) -> None:
     assert found.ms == pytest.approx(slow * times[2])
 
 
-def timed(scatter: float, rows: tuple[int, ...] = (1, 4)) -> FixedPolicy:
+def timed(scatter, rows=(1, 4)):
     """A policy on an unmeasured curve that timed these counts often, each time off by this share of 10 ms a row."""
     policy = FixedPolicy(3, CostCurve.prior(one_row_ms=ROW_MS))
     for n in range(40):
@@ -75,7 +70,7 @@ def timed(scatter: float, rows: tuple[int, ...] = (1, 4)) -> FixedPolicy:
     return policy
 
 
-def said(policy: FixedPolicy) -> dict[str, Any]:
+def said(policy):
     for _ in range(ROUNDS):
         policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], 4 * ROW_MS, 4, t_round=4 * ROW_MS))
     spent = ROUNDS * 4 * ROW_MS
@@ -84,28 +79,26 @@ def said(policy: FixedPolicy) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("scatter", "known"), [(0.01, True), (0.3, False)])
-def test_a_factor_is_said_where_it_is_known_within_five_percent(
-    scatter: float, known: bool
-) -> None:
+def test_a_factor_is_said_where_it_is_known_within_five_percent(scatter, known):
     found = said(timed(scatter))
     assert (found["times_plain"] is not None) is known
     assert (found["plain"] is not None) is known
 
 
 @pytest.mark.parametrize("rows", [(), (1,), (4,)])
-def test_nothing_is_claimed_from_counts_that_were_not_timed(rows: tuple[int, ...]) -> None:
+def test_nothing_is_claimed_from_counts_that_were_not_timed(rows):
     """Neither of one row nor of those of this answer: an assumption is no ground for a factor."""
     assert said(timed(0.01, rows))["times_plain"] is None
 
 
-def test_plain_speed_and_factor_are_one_number() -> None:
+def test_plain_speed_and_factor_are_one_number():
     found = said(timed(0.01))
     rate, plain = found["timings"]["tokens_per_second"], found["plain"]
     assert found["times_plain"] == pytest.approx(rate / plain["tokens_per_second"], rel=1e-3)
     assert 0 < plain["error"] <= 0.05
 
 
-def test_time_of_the_reader_would_be_plain_decodings_too() -> None:
+def test_time_of_the_reader_would_be_plain_decodings_too():
     """A slow terminal slows answers with and without drafts alike."""
     policy = timed(0.0001)
     policy.counts.add(Outcome([SeqOutcome(0, 0, 0)], ROW_MS, 1, t_round=ROW_MS), rounds=10)
@@ -114,7 +107,7 @@ def test_time_of_the_reader_would_be_plain_decodings_too() -> None:
     assert answer.report(policy)["times_plain"] == pytest.approx(1.0)
 
 
-def test_one_ratio_is_the_factor_of_answers_and_batches() -> None:
+def test_one_ratio_is_the_factor_of_answers_and_batches():
     one, other = Tally(), Tally()
     assert one.times_plain is None
     one.add_times(30.0, 10.0)

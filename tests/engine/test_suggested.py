@@ -1,9 +1,6 @@
 """A draft that is known and not here is named once at every door, and ids that a draft lacks end no draft."""
 
-from __future__ import annotations
-
 import logging
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,7 +16,7 @@ PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
 
 
 @pytest.fixture
-def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def target(tmp_path, monkeypatch):
     """A model of a family with a draft, on a machine that has no other."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
@@ -34,7 +31,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_class_says_it_once(open_llama, target, caplog) -> None:
+def test_the_class_says_it_once(open_llama, target, caplog):
     """Behind the first answer; `generate` and `chat` answer by it."""
     caplog.set_level(logging.WARNING, "pyspec")
     for _ in range(2):
@@ -45,7 +42,7 @@ def test_the_class_says_it_once(open_llama, target, caplog) -> None:
     assert (before, caplog.text.count(SAID)) == (1, 1)
 
 
-def test_nothing_is_said_before_an_answer(open_llama, target, caplog) -> None:
+def test_nothing_is_said_before_an_answer(open_llama, target, caplog):
     """Whoever only loads a model has not seen how fast it is."""
     caplog.set_level(logging.WARNING, "pyspec")
     open_llama(target, draft="auto")
@@ -54,8 +51,8 @@ def test_nothing_is_said_before_an_answer(open_llama, target, caplog) -> None:
 
 @pytest.mark.parametrize(("draft", "large"), [("lookup", 0), ("none", 0), ("auto", 10**9)])
 def test_not_where_it_was_chosen_nor_for_a_small_model(
-    open_llama, target, caplog, monkeypatch, draft: str, large: int
-) -> None:
+    open_llama, target, caplog, monkeypatch, draft, large
+):
     """The user knows of drafts then; and a small model gains little by one."""
     monkeypatch.setattr("pyspec.hub.drafts.LARGE", large)
     caplog.set_level(logging.WARNING, "pyspec")
@@ -63,7 +60,7 @@ def test_not_where_it_was_chosen_nor_for_a_small_model(
     assert SAID not in caplog.text
 
 
-def test_a_batch_says_it_once(target, caplog) -> None:
+def test_a_batch_says_it_once(target, caplog):
     """`batch` and `serve` answer by it."""
     caplog.set_level(logging.WARNING, "pyspec")
     for _ in range(2):
@@ -73,7 +70,7 @@ def test_a_batch_says_it_once(target, caplog) -> None:
     assert caplog.text.count(SAID) == 1
 
 
-def test_ids_that_a_draft_lacks_end_no_draft(open_llama, tmp_path) -> None:
+def test_ids_that_a_draft_lacks_end_no_draft(open_llama, tmp_path):
     more = [*tiny.TOKENS, *(f"[PAD{i}]" for i in range(9))]
     target = tiny.write(tmp_path / "more.gguf", n_layer=4, tokens=more)
     draft = tiny.write(tmp_path / "fewer.gguf", n_layer=1)

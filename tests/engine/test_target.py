@@ -1,11 +1,7 @@
 """How models get into the process: tried first, and without extra weight buffers where those crash."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import amx
@@ -18,18 +14,18 @@ from pyspec.hub.sources import load_manifest
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.machine.child import ChildExit
 
-PLAIN: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "n_threads_batch": 1}
+PLAIN = {"n_ctx": 128, "n_threads": 1, "n_threads_batch": 1}
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
-def amx_crashes(monkeypatch: pytest.MonkeyPatch) -> list[ChildExit]:
+def amx_crashes(monkeypatch):
     """Children in which extra buffers crash; the list grows by each outcome."""
-    outcomes: list[ChildExit] = []
+    outcomes = []
     run = checks.run_child
 
-    def watched(*args: Any, **options: Any) -> ChildExit:
+    def watched(*args, **options):
         outcomes.append(run(*args, **options))
         return outcomes[-1]
 
@@ -38,16 +34,11 @@ def amx_crashes(monkeypatch: pytest.MonkeyPatch) -> list[ChildExit]:
     return outcomes
 
 
-def uses_extra(llm: Any) -> bool:
+def uses_extra(llm):
     return bool(llm.model_params.use_extra_bufts)
 
 
-def test_extra_buffers_that_crash_are_left_off(
-    tiny_target: Path,
-    tiny_draft: Path,
-    amx_crashes: list[ChildExit],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_extra_buffers_that_crash_are_left_off(tiny_target, tiny_draft, amx_crashes, caplog):
     caplog.set_level(logging.WARNING, "pyspec")
     options = {**PLAIN, "draft": str(tiny_draft), "companion": "none"}
     for _ in range(2):
@@ -58,15 +49,13 @@ def test_extra_buffers_that_crash_are_left_off(
     assert sum("extra weight buffers" in record.message for record in caplog.records) == 2
 
 
-def test_drafts_follow(
-    tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafts_follow(tiny_target, tiny_draft, monkeypatch):
     from pyspec.engine import models
 
     seen = []
 
     class Watched(models._Loading):
-        def __init__(self, *args: Any, **more: Any) -> None:
+        def __init__(self, *args, **more):
             super().__init__(*args, **more)
             seen.append(self.params)
 
@@ -79,35 +68,25 @@ def test_drafts_follow(
 
 @pytest.mark.parametrize(("word", "used"), [("on", True), ("off", False), ("auto", True)])
 @pytest.mark.parametrize("make", [SpeculativeLlama, Batch])
-def test_the_option_reaches_the_load(
-    make: Callable[..., Any],
-    word: str,
-    used: bool,
-    tiny_target: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_option_reaches_the_load(make, word, used, tiny_target, monkeypatch):
     options = {"draft": "none", "companion": "none", "trust": True, "n_threads": 1}
     with make(str(tiny_target), n_ctx=128, extra_buffers=word, **options) as made:
         assert uses_extra(made._models.target if make is Batch else made) is used
 
 
-def test_another_word_is_refused(tiny_target: Path) -> None:
+def test_another_word_is_refused(tiny_target):
     with pytest.raises(OptionError, match="extra_buffers"):
         SpeculativeLlama(str(tiny_target), extra_buffers="perhaps")
 
 
-def test_asked_for_they_are_tried_and_refused(
-    tiny_target: Path, amx_crashes: list[ChildExit]
-) -> None:
+def test_asked_for_they_are_tried_and_refused(tiny_target, amx_crashes):
     """With "on" there is no way round: the trial dies, and this process does not."""
     with pytest.raises(ModelRejected, match="SIGABRT"):
         checks.check_model(tiny_target, loading=checks.Loading(extra_buffers="on"))
 
 
 @pytest.mark.parametrize("crashes", [True, False])
-def test_shipped_files_are_tried_where_amx_may_crash(
-    crashes: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_shipped_files_are_tried_where_amx_may_crash(crashes, monkeypatch, request):
     tried = request.getfixturevalue("amx_crashes") if crashes else []
     shipped = cached(load_manifest().get("smollm2-companion"))
     for amx_here in (False, True, True):
@@ -116,10 +95,8 @@ def test_shipped_files_are_tried_where_amx_may_crash(
         assert len(tried) == 2 * (crashes and amx_here)
 
 
-def test_a_file_that_crashes_blames_no_other(
-    tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def bad_dies(_script: str, arguments: list[str], **_options: Any) -> ChildExit:
+def test_a_file_that_crashes_blames_no_other(tiny_target, tiny_draft, monkeypatch):
+    def bad_dies(_script, arguments, **_options):
         dies = tiny_target.name in arguments[0] and '"extra_buffers": true' in arguments[2]
         return ChildExit("", signal=11 if dies else None)
 

@@ -1,7 +1,5 @@
 """Threads give way to other programs, and come back."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import llama_cpp
@@ -16,17 +14,17 @@ from pyspec.engine.runs import SLACK, Threads, threads_beside
 class Neighbour:
     """A load of `others` on so many processors."""
 
-    def __init__(self, processors: int = 4) -> None:
+    def __init__(self, processors=4):
         self.processors, self.taken = processors, 0.0
 
-    def others(self) -> float:
+    def others(self):
         return self.taken
 
 
 @pytest.fixture
-def looking(monkeypatch: pytest.MonkeyPatch):
+def looking(monkeypatch):
     """Every question is a look at the load; what contexts were told is kept."""
-    told: list[tuple[int, int, int]] = []
+    told = []
     monkeypatch.setattr(module, "EVERY_S", 0.0)
     monkeypatch.setattr(llama_cpp, "llama_set_n_threads", lambda *words: told.append(words))
     return told
@@ -36,21 +34,19 @@ def looking(monkeypatch: pytest.MonkeyPatch):
     ("most", "processors", "others", "fit"),
     [(2, 2, 0.0, 2), (2, 2, 0.2, 2), (2, 2, 0.7, 1), (2, 2, 2.0, 1), (8, 8, 1.5, 6), (4, 16, 9.0, 4), (1, 1, 1.0, 1)],
 )  # fmt: skip
-def test_each_thread_finds_a_processor(most: int, processors: int, others: float, fit: int) -> None:
+def test_each_thread_finds_a_processor(most, processors, others, fit):
     """What others take is rounded up, but for the little that a system always does."""
     assert threads_beside(most, processors, others) == fit
 
 
 @given(st.integers(1, 64), st.integers(1, 128), st.floats(0.0, 128.0))
-def test_there_is_always_a_thread_and_never_one_too_many(
-    most: int, processors: int, others: float
-) -> None:
+def test_there_is_always_a_thread_and_never_one_too_many(most, processors, others):
     fit = threads_beside(most, processors, others)
     assert 1 <= fit <= most
     assert fit == 1 or fit + others - SLACK <= processors
 
 
-def test_they_give_way_when_others_stay(looking: list[tuple[int, int, int]]) -> None:
+def test_they_give_way_when_others_stay(looking):
     load = Neighbour()
     threads = Threads([7, 8], 4, load)
     load.taken = 1.6
@@ -61,9 +57,7 @@ def test_they_give_way_when_others_stay(looking: list[tuple[int, int, int]]) -> 
 @pytest.mark.parametrize(
     ("loads", "told"), [((3.0, 0.0, 3.0, 0.0), []), ((3.0, 3.0, 0.0, 0.0), [1, 4])]
 )
-def test_they_come_back_when_others_have_gone(
-    looking: list[tuple[int, int, int]], loads: tuple[float, ...], told: list[int]
-) -> None:
+def test_they_come_back_when_others_have_gone(looking, loads, told):
     """A child that is over before the next look changes nothing."""
     load = Neighbour()
     threads = Threads([7], 4, load)
@@ -73,7 +67,7 @@ def test_they_come_back_when_others_have_gone(
     assert ([n for _, n, _ in looking], threads.n) == (told, 4)
 
 
-def test_the_processors_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processors_are_looked_at_now_and_then(monkeypatch):
     monkeypatch.setattr(module, "EVERY_S", 60.0)
     load, looks = Neighbour(), []
     monkeypatch.setattr(load, "others", lambda: looks.append(1) or 0.0)
@@ -83,18 +77,18 @@ def test_the_processors_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPat
     assert len(looks) == 1
 
 
-def test_a_number_that_was_asked_for_stays(open_llama, tiny_target) -> None:
+def test_a_number_that_was_asked_for_stays(open_llama, tiny_target):
     asked = open_llama(tiny_target, n_threads=1)
     assert asked.assembly.loop.threads is None
     left = open_llama(tiny_target, n_threads=None, n_threads_batch=None)
     assert left.assembly.loop.threads.n == left.n_threads
 
 
-def test_an_answer_goes_on_with_fewer_threads(open_llama, tiny_target, monkeypatch) -> None:
+def test_an_answer_goes_on_with_fewer_threads(open_llama, tiny_target, monkeypatch):
     llm = open_llama(tiny_target, n_threads=2, n_threads_batch=2)
     expected = llm.create_completion("a b c", max_tokens=24, temperature=0.0)["choices"][0]["text"]
     counts = iter([1, 1, 2, 2] * 50)
-    used: list[int] = []
+    used = []
     load = SimpleNamespace(processors=2, others=lambda: 2.0 - next(counts))
     monkeypatch.setattr(module, "EVERY_S", 0.0)
     real = llama_cpp.llama_set_n_threads

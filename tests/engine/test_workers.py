@@ -1,9 +1,6 @@
 """Workers: OpenMP's threads for decodes end with the work, or those of idle threads would slow down the one that decodes."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import llama_cpp
@@ -23,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def threads() -> set[int]:
+def threads():
     return {thread.id for thread in psutil.Process().threads()}
 
 
@@ -32,7 +29,7 @@ def left():
     """How many threads a piece of work leaves behind in a thread that lives on."""
     with ThreadPoolExecutor(1) as pool:
 
-        def new(work: Callable[[], object]) -> int:
+        def new(work):
             before = threads()
             work()
             return len(threads() - before)
@@ -90,7 +87,7 @@ def test_a_fork_does_not_wait_for_its_parents_workers(tiny_target):
     one = SpeculativeLlama(str(tiny_target), draft="none", n_threads=1, n_threads_batch=1)
     plain.eval([1, 2, 3])  # its workers stay
 
-    def answer(_report: int) -> None:
+    def answer(_report):
         one.create_completion("ab", max_tokens=4)
         os._exit(0)
 

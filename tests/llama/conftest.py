@@ -1,7 +1,5 @@
 """Ours and theirs over one file."""
 
-from __future__ import annotations
-
 import pytest
 
 

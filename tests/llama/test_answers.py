@@ -1,7 +1,5 @@
 """`SpeculativeLlama` answers as `llama_cpp.Llama` does: each test has the original as its reference."""
 
-from __future__ import annotations
-
 import json
 
 import llama_cpp
@@ -151,7 +149,7 @@ def test_logprobs_in_a_stream(pair):
 def test_stopping_criteria_see_the_text(pair):
     seen = []
     for llm in pair:
-        lengths: list[int] = []
+        lengths = []
 
         def stop(ids, _logits, lengths=lengths):
             lengths.append(len(ids))

@@ -1,7 +1,5 @@
 """What a `SpeculativeLlama` keeps between calls, and what its user may do to it meanwhile."""
 
-from __future__ import annotations
-
 import llama_cpp
 from helpers.answers import counters
 from helpers.completions import GREEDY, PROMPT, greedy

@@ -1,7 +1,5 @@
 """How answers end, and what is left in the context: no text is lost, and none that nobody saw stays."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,13 +1,9 @@
 """How many calls lie between a caller and a round: each one costs time in every round of a stream."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Callable
 from inspect import CO_GENERATOR
 from pathlib import Path
-from typing import Any
 
 import llama_cpp
 import pytest
@@ -19,7 +15,7 @@ import pyspec
 _PACKAGES = tuple(str(Path(each.__file__).parent) for each in (pyspec, llama_cpp))
 
 ASK = [{"role": "user", "content": "a"}]
-CALLS: dict[str, tuple[int, int, Callable[[Any], Any]]] = {
+CALLS = {
     "create_chat_completion": (6, 2, lambda llm: llm.create_chat_completion(ASK, max_tokens=2)),
     "a chat's stream": (
         6,
@@ -33,9 +29,9 @@ CALLS: dict[str, tuple[int, int, Callable[[Any], Any]]] = {
 """The most frames that each call may have, and how many of these may be generators."""
 
 
-def _frames() -> list[tuple[str, bool]]:
+def _frames():
     """Functions of ours and of llama-cpp-python that led here, innermost first, and whether they are generators."""
-    found, frame = list[tuple[str, bool]](), sys._getframe(1)
+    found, frame = [], sys._getframe(1)
     while (frame := frame.f_back) is not None:
         if frame.f_code.co_filename.startswith(_PACKAGES):
             found.append((frame.f_code.co_name, bool(frame.f_code.co_flags & CO_GENERATOR)))
@@ -43,15 +39,13 @@ def _frames() -> list[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_frames_between_a_call_and_a_round(
-    name: str, open_llama: Callable[..., Any], tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_between_a_call_and_a_round(name, open_llama, tiny_ascii, monkeypatch):
     """The call's own frame counts, the round's does not."""
-    llm, seen = open_llama(tiny_ascii), list[list[tuple[str, bool]]]()
+    llm, seen = open_llama(tiny_ascii), []
     loop = llm.assembly.loop
     round_ = loop.round
 
-    def watched(*args: Any) -> Any:
+    def watched(*args):
         seen.append(_frames())
         return round_(*args)
 
@@ -63,7 +57,7 @@ def test_frames_between_a_call_and_a_round(
     assert sum(is_one for _, is_one in deepest) <= generators, deepest
 
 
-def test_naming_the_class_loads_neither_engine_nor_templates() -> None:
+def test_naming_the_class_loads_neither_engine_nor_templates():
     code = "import sys; from pyspec import SpeculativeLlama; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -1,11 +1,6 @@
 """Chats with images by llama-cpp-python's own handlers: the text is `llama_cpp.Llama`'s, with any draft."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import llama_cpp
 import pytest
@@ -15,34 +10,34 @@ from llama_cpp.llama_chat_format import Llava15ChatHandler
 from pyspec.errors import UnsupportedModel
 from pyspec.llama.speculative import SpeculativeLlama
 
-EXACT: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "flash_attn": False, "verbose": False}
+EXACT = {"n_ctx": 512, "n_threads": 1, "flash_attn": False, "verbose": False}
 PICTURES = (0, 1, None, 0)
 
 
 @pytest.fixture(scope="module")
-def projector(tiny_folder: Path) -> Path:
+def projector(tiny_folder):
     return tiny_mmproj.write(tiny_folder / "mmproj.gguf")
 
 
 @pytest.fixture(scope="module")
-def target(tiny_folder: Path) -> Path:
+def target(tiny_folder):
     return tiny.write(tiny_folder / "sees.gguf", tokens=tiny.ASCII, n_layer=4)
 
 
 @pytest.fixture(autouse=True)
-def _silent(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+def _silent(capfd):
     """The handlers' library prints what it does."""
     yield
     capfd.readouterr()
 
 
-def seeing(kind: type[llama_cpp.Llama], target: Path, projector: Path, **more: Any) -> Any:
+def seeing(kind, target, projector, **more):
     handler = Llava15ChatHandler(clip_model_path=str(projector), verbose=False)
     return kind(str(target), chat_handler=handler, **EXACT, **more)
 
 
-def asked(llm: Any, picture: int | None, n: int = 24) -> str:
-    content: list[dict[str, Any]] = [{"type": "text", "text": "what is it?"}]
+def asked(llm, picture, n=24):
+    content = [{"type": "text", "text": "what is it?"}]
     if picture is not None:
         url = {"url": tiny_mmproj.picture(picture)}
         content.append({"type": "image_url", "image_url": url})
@@ -52,21 +47,19 @@ def asked(llm: Any, picture: int | None, n: int = 24) -> str:
 
 
 @pytest.fixture(scope="module")
-def wanted(target: Path, projector: Path) -> Sequence[str]:
+def wanted(target, projector):
     with closing(seeing(llama_cpp.Llama, target, projector)) as llm:
         return [asked(llm, picture) for picture in PICTURES]
 
 
-def drafts(folder: Path) -> dict[str, str]:
+def drafts(folder):
     small = tiny.write(folder / "sees-small.gguf", tokens=tiny.ASCII, n_layer=1)
     head = tiny_eagle.write(folder / "sees-head.gguf", tokens=tiny.ASCII)
     return {"none": "none", "lookup": "lookup", "model": str(small), "head": str(head)}
 
 
 @pytest.mark.parametrize("name", ["none", "lookup", "model", "head"])
-def test_answers_are_those_without_drafts(
-    target: Path, projector: Path, wanted: Sequence[str], tiny_folder: Path, name: str
-) -> None:
+def test_answers_are_those_without_drafts(target, projector, wanted, tiny_folder, name):
     assert len(set(wanted)) == 3
     draft = drafts(tiny_folder)[name]
     with seeing(
@@ -80,7 +73,7 @@ def test_answers_are_those_without_drafts(
         assert drafted[2] or name == "none"
 
 
-def test_a_text_is_not_taken_for_a_picture(target: Path, projector: Path) -> None:
+def test_a_text_is_not_taken_for_a_picture(target, projector):
     """Whatever the buffer of ids held at the picture's place before, the text is read from there on."""
     with seeing(SpeculativeLlama, target, projector, draft="none", trust=True) as llm:
         asked(llm, None, 1)
@@ -94,7 +87,7 @@ def test_a_text_is_not_taken_for_a_picture(target: Path, projector: Path) -> Non
         assert 0 < kept[0] == kept[1] < len(text) - tiny_mmproj.N_ROWS
 
 
-def test_a_picture_stays_for_a_text_that_goes_on(target: Path, projector: Path) -> None:
+def test_a_picture_stays_for_a_text_that_goes_on(target, projector):
     """By the ids that the context says it holds, as in llama-cpp-python."""
     said = []
     for kind, more in ((llama_cpp.Llama, {}), (SpeculativeLlama, {"draft": "none", "trust": True})):
@@ -110,7 +103,7 @@ def test_a_picture_stays_for_a_text_that_goes_on(target: Path, projector: Path) 
 
 
 @pytest.mark.parametrize("arch", ["qwen35", "lfm2", "mamba"])
-def test_what_cannot_go_back_is_refused(tmp_path: Path, projector: Path, arch: str) -> None:
+def test_what_cannot_go_back_is_refused(tmp_path, projector, arch):
     """A picture would be read again as tokens; texts are answered as before."""
     target = tiny.write(tmp_path / f"{arch}.gguf", arch=arch, tokens=tiny.ASCII, n_layer=4)
     with seeing(SpeculativeLlama, target, projector, draft="none", trust=True) as llm:
@@ -120,7 +113,7 @@ def test_what_cannot_go_back_is_refused(tmp_path: Path, projector: Path, arch: s
         assert asked(llm, None) == before
 
 
-def test_a_prompt_that_ends_with_a_picture_is_refused(target: Path, projector: Path) -> None:
+def test_a_prompt_that_ends_with_a_picture_is_refused(target, projector):
     """The last position is read again for its logits, and holds no token."""
     with seeing(SpeculativeLlama, target, projector, draft="none", trust=True) as llm:
         llm.eval([5, 6, 7])

@@ -1,11 +1,6 @@
 """What an object is asked while it answers is refused at once, and changes nothing."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import llama_cpp
 import pytest
@@ -13,9 +8,8 @@ from helpers.completions import GREEDY, PROMPT, greedy
 
 from pyspec.engine.options import AnswerOptions
 from pyspec.errors import EngineBusy, InputError
-from pyspec.llama.speculative import SpeculativeLlama
 
-CALLS: dict[str, Callable[[Any], Any]] = {
+CALLS = {
     "eval": lambda llm: llm.eval([5]),
     "embed": lambda llm: llm.embed("a"),
     "create_embedding": lambda llm: llm.create_embedding("a"),
@@ -35,7 +29,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 """Every public method that uses the context."""
 
-READS: dict[str, Callable[[Any], Any]] = {
+READS = {
     "tokenize": lambda llm: llm.tokenize(b"a"),
     "detokenize": lambda llm: llm.detokenize([5]),
     "n_ctx": lambda llm: llm.n_ctx(),
@@ -45,29 +39,29 @@ READS: dict[str, Callable[[Any], Any]] = {
 """And those that do not."""
 
 
-def in_processor(llm: Any, act: Callable[[], Any]) -> None:
-    def process(ids: Any, logits: Any) -> Any:
+def in_processor(llm, act):
+    def process(ids, logits):
         act()
         return logits
 
     llm.create_completion(PROMPT, logits_processor=llama_cpp.LogitsProcessorList([process]), **GREEDY)  # fmt: skip
 
 
-def in_criterion(llm: Any, act: Callable[[], Any]) -> None:
+def in_criterion(llm, act):
     criteria = llama_cpp.StoppingCriteriaList([lambda _ids, _logits: bool(act()) and False])
     llm.create_completion(PROMPT, stopping_criteria=criteria, **GREEDY)
 
 
-def in_another_thread(llm: Any, act: Callable[[], Any]) -> None:
+def in_another_thread(llm, act):
     with ThreadPoolExecutor(1) as pool:
         in_processor(llm, lambda: pool.submit(act).result())
 
 
-def in_progress(llm: Any, act: Callable[[], Any]) -> None:
+def in_progress(llm, act):
     list(llm.steps([5, 6, 7], AnswerOptions(max_tokens=2, progress=lambda *_: act())))
 
 
-def in_stream(llm: Any, act: Callable[[], Any]) -> None:
+def in_stream(llm, act):
     for _ in llm.create_completion(PROMPT, stream=True, **GREEDY):
         act()
 
@@ -86,9 +80,7 @@ ASKED = [(p, c) for p in PLACES for c in CALLS if c != "close" or p not in ("str
 
 
 @pytest.mark.parametrize(("place", "call"), ASKED)
-def test_a_call_is_refused_and_changes_nothing(
-    place: str, call: str, open_llama: Callable[..., SpeculativeLlama], tiny_ascii: Path
-) -> None:
+def test_a_call_is_refused_and_changes_nothing(place, call, open_llama, tiny_ascii):
     llm = open_llama(tiny_ascii, wait=False)
     wanted = greedy(llm)
     with pytest.raises(EngineBusy):
@@ -97,17 +89,13 @@ def test_a_call_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_reading_facts_is_no_call_on_the_context(
-    place: str, open_llama: Callable[..., SpeculativeLlama], tiny_ascii: Path
-) -> None:
+def test_reading_facts_is_no_call_on_the_context(place, open_llama, tiny_ascii):
     llm = open_llama(tiny_ascii)
     PLACES[place](llm, lambda: [read(llm) for read in READS.values()])
 
 
 @pytest.mark.parametrize("texts", ["", [], ["a", ""]])
-def test_a_text_without_tokens_is_not_embedded(
-    texts: Any, open_llama: Callable[..., SpeculativeLlama], tiny_ascii: Path
-) -> None:
+def test_a_text_without_tokens_is_not_embedded(texts, open_llama, tiny_ascii):
     """Nor does it damage memory, which would show when the model is closed."""
     llm = open_llama(tiny_ascii, embedding=True)
     with pytest.raises(InputError, match="no tokens"):

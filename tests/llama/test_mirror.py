@@ -1,7 +1,5 @@
 """The few kept rows that stand for a whole score buffer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

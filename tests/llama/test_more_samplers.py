@@ -1,7 +1,5 @@
 """DRY, XTC and dynamic temperature by keyword, where llama-cpp-python has none of them."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.answers import ask
 

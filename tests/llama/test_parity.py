@@ -1,7 +1,5 @@
 """Answers beside `llama_cpp.Llama`'s, counted: none differs but at a near-tie."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import parity
 

@@ -1,10 +1,6 @@
 """Reasoning and calls of tools in the class's chat completions."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from helpers import scripted
@@ -18,19 +14,19 @@ CHAT = [{"role": "user", "content": "go"}]
 
 
 @pytest.fixture
-def made(tmp_path: Any, open_llama: Callable[..., Any]) -> Callable[..., Any]:
+def made(tmp_path, open_llama):
     return lambda *marks, **options: open_llama(
         scripted.write(tmp_path, *marks), n_ctx=1024, **options
     )
 
 
-def said(llm: Any, text: str, **options: Any) -> Any:
+def said(llm, text, **options):
     grammar = LlamaGrammar.from_string(scripted.script(text), verbose=False)
     return llm.create_chat_completion(CHAT, grammar=grammar, **{"max_tokens": 300, **options})
 
 
 @pytest.mark.parametrize("draft", ["none", "lookup"])
-def test_reasoning_is_a_field_of_its_own(made: Any, draft: str) -> None:
+def test_reasoning_is_a_field_of_its_own(made, draft):
     llm = made("<think>", draft=draft)
     result = said(llm, SAID)
     (choice,) = result["choices"]
@@ -47,7 +43,7 @@ def test_reasoning_is_a_field_of_its_own(made: Any, draft: str) -> None:
     assert chunks[-1]["speculation"]["rounds"] > 0
 
 
-def test_an_answer_cut_inside_reasoning_says_so(made: Any) -> None:
+def test_an_answer_cut_inside_reasoning_says_so(made):
     llm = made("<think>")
     (choice,) = said(llm, SAID, max_tokens=9)["choices"]
     assert (choice["finish_reason"], choice["reasoning_cut"]) == ("length", True)
@@ -56,7 +52,7 @@ def test_an_answer_cut_inside_reasoning_says_so(made: Any) -> None:
     assert (last["finish_reason"], last["reasoning_cut"]) == ("length", True)
 
 
-def test_stop_strings_end_the_content(made: Any) -> None:
+def test_stop_strings_end_the_content(made):
     llm = made("<think>")
     for stream in (False, True, False):
         result = said(llm, SAID, stop=["m", "s"], stream=stream)
@@ -71,7 +67,7 @@ CALLS = "\n".join(
 )
 
 
-def test_calls_are_told_apart(made: Any) -> None:
+def test_calls_are_told_apart(made):
     llm = made("<tool_call>")
     options = {"tools": [TOOL]}
     (choice,) = said(llm, f"So. {CALLS}", **options)["choices"]
@@ -96,7 +92,7 @@ def test_calls_are_told_apart(made: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("marks", [["<tool_call>"], ["<tool_call>", "<arg_key>"], ["[TOOL_CALLS]"]])
-def test_a_call_that_must_be_made(made: Any, marks: list[str], options: dict[str, Any]) -> None:
+def test_a_call_that_must_be_made(made, marks, options):
     llm = made(*marks)
     (choice,) = llm.create_chat_completion(CHAT, max_tokens=300, **options)["choices"]
     (call,) = choice["message"]["tool_calls"]
@@ -105,7 +101,7 @@ def test_a_call_that_must_be_made(made: Any, marks: list[str], options: dict[str
     assert ("function_call" in choice["message"]) == ("functions" in options)
 
 
-def test_a_tool_that_there_is_not(made: Any) -> None:
+def test_a_tool_that_there_is_not(made):
     choice = {"type": "function", "function": {"name": "no"}}
     with pytest.raises(InputError, match="not among the tools"):
         made("<tool_call>").create_chat_completion(CHAT, tools=[TOOL], tool_choice=choice)
@@ -114,12 +110,12 @@ def test_a_tool_that_there_is_not(made: Any) -> None:
 @pytest.mark.parametrize(
     "options", [{"response_format": {"type": "xml"}}, {"tools": [TOOL], "tool_choice": "always"}]
 )
-def test_what_there_is_not_is_refused(made: Any, options: dict[str, Any]) -> None:
+def test_what_there_is_not_is_refused(made, options):
     with pytest.raises(InputError, match="use "):
         made("<think>").create_chat_completion(CHAT, **options)
 
 
-def test_a_shape_is_the_contents(made: Any) -> None:
+def test_a_shape_is_the_contents(made):
     form = {"type": "json_object", "schema": scripted.DIGIT}
     lean = scripted.leaning("{")
     result = made("<think>").create_chat_completion(
@@ -128,17 +124,17 @@ def test_a_shape_is_the_contents(made: Any) -> None:
     assert set(json.loads(result["choices"][0]["message"]["content"])) == {"n"}
 
 
-def test_logprobs_stay_beside_their_tokens(made: Any) -> None:
+def test_logprobs_stay_beside_their_tokens(made):
     result = said(made("<think>"), SAID, logprobs=True, top_logprobs=2)
     content = result["choices"][0]["logprobs"]["content"]
     assert [len(each["top_logprobs"]) for each in content] == [2] * len(SAID)
 
 
 @pytest.mark.parametrize("marks", [["<think>"], ["<think>", "<tool_call>"]])
-def test_json_mode_beside_reasoning_and_tools(made: Any, marks: list[str]) -> None:
+def test_json_mode_beside_reasoning_and_tools(made, marks):
     llm = made(*marks, draft="none")
     bias = {**scripted.leaning("{"), **scripted.leaning("}")}
-    how: dict[str, Any] = {
+    how = {
         "response_format": {"type": "json_object"},
         "logit_bias": bias,
         "max_tokens": 200,
@@ -151,7 +147,7 @@ def test_json_mode_beside_reasoning_and_tools(made: Any, marks: list[str]) -> No
 @pytest.mark.parametrize(
     "form", [{"type": "regex", "regex": "yes|no"}, {"type": "choice", "choice": ["no", "yes"]}]
 )
-def test_other_forms_of_answers(made: Any, form: dict[str, Any]) -> None:
+def test_other_forms_of_answers(made, form):
     llm = made("<think>", draft="none")
     (choice,) = llm.create_chat_completion(
         CHAT, response_format=form, logit_bias=scripted.leaning("y")

@@ -1,7 +1,5 @@
 """Objects with a score buffer or for embeddings answer whatever `llama_cpp.Llama` answers."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Logits processors: they see what plain decoding shows them, and drafts are verified under them."""
 
-from __future__ import annotations
-
 import llama_cpp
 import numpy as np
 import pytest

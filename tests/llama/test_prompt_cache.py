@@ -1,13 +1,8 @@
 """A prompt's state on disk: from it comes the same text, and nothing of a file that is not of this model and these tokens."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import llama_cpp
 import pytest
@@ -16,14 +11,12 @@ from helpers.answers import GREEDY, ask
 
 from pyspec.engine.kept import _NO_MATTER, PromptCache, settings_of
 from pyspec.errors import OptionError
-from pyspec.llama.speculative import SpeculativeLlama
 
 PROMPT = [tiny.A + n % 20 for n in range(60)]
-Open = Callable[..., SpeculativeLlama]
 
 
 @pytest.fixture
-def kept(open_llama: Open, tiny_target: Path, tmp_path: Path) -> tuple[Path, list[int]]:
+def kept(open_llama, tiny_target, tmp_path):
     """A cache of PROMPT, and the answer to it."""
     llm = open_llama(tiny_target)
     cache = PromptCache(llm, tmp_path / "prompt.bin")
@@ -38,13 +31,8 @@ def kept(open_llama: Open, tiny_target: Path, tmp_path: Path) -> tuple[Path, lis
 
 @pytest.mark.parametrize("draft", ["none", "model", "eagle3"])
 def test_the_prompt_is_not_read_again(
-    open_llama: Open,
-    tiny_target: Path,
-    tiny_draft: Path,
-    tiny_eagle3: Path,
-    kept: tuple[Path, list[int]],
-    draft: str,
-) -> None:
+    open_llama, tiny_target, tiny_draft, tiny_eagle3, kept, draft
+):
     path, wanted = kept
     named = {"none": "none", "model": tiny_draft, "eagle3": tiny_eagle3}[draft]
     llm = open_llama(tiny_target, draft=named)
@@ -53,9 +41,7 @@ def test_the_prompt_is_not_read_again(
     assert llm.last_speculation["prompt_kept"] == len(PROMPT) - 1
 
 
-def test_a_longer_prompt_goes_on_from_it(
-    open_llama: Open, tiny_target: Path, kept: tuple[Path, list[int]]
-) -> None:
+def test_a_longer_prompt_goes_on_from_it(open_llama, tiny_target, kept):
     path, _ = kept
     longer = [*PROMPT, tiny.A, tiny.A + 1, tiny.A + 2]
     llm, before = open_llama(tiny_target), path.stat().st_size
@@ -67,10 +53,7 @@ def test_a_longer_prompt_goes_on_from_it(
 
 
 @pytest.mark.parametrize("fault", ["weights", "type", "state", "tokens", "cut", "other prompt"])
-def test_what_does_not_belong_is_not_used(
-    open_llama: Open, tiny_target: Path, tiny_draft: Path, kept: tuple[Path, list[int]], fault: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+def test_what_does_not_belong_is_not_used(open_llama, tiny_target, tiny_draft, kept, fault, caplog):
     path, _ = kept
     data = bytearray(path.read_bytes())
     if fault == "state":
@@ -92,7 +75,7 @@ def test_what_does_not_belong_is_not_used(
     assert llm.last_speculation["prompt_kept"] == 0
 
 
-def test_other_files_are_left_alone(open_llama: Open, tiny_target: Path, tmp_path: Path) -> None:
+def test_other_files_are_left_alone(open_llama, tiny_target, tmp_path):
     """A slip of the file name does not cost the user's notes."""
     path = tmp_path / "notes.txt"
     path.write_text("dear diary")
@@ -102,9 +85,7 @@ def test_other_files_are_left_alone(open_llama: Open, tiny_target: Path, tmp_pat
     assert path.read_text() == "dear diary"
 
 
-def test_a_file_that_cannot_be_written_is_named(
-    open_llama: Open, tiny_target: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_cannot_be_written_is_named(open_llama, tiny_target, tmp_path, caplog):
     cache = PromptCache(open_llama(tiny_target), tmp_path / "nowhere" / "prompt.bin")
     cache.keep(PROMPT)
     assert caplog.messages == [
@@ -112,7 +93,7 @@ def test_a_file_that_cannot_be_written_is_named(
     ]
 
 
-def test_a_pipe_is_no_cache(open_llama: Open, tiny_target: Path, tmp_path: Path) -> None:
+def test_a_pipe_is_no_cache(open_llama, tiny_target, tmp_path):
     """It would be waited for."""
     os.mkfifo(tmp_path / "pipe")
     llm = open_llama(tiny_target, n_ctx=256)
@@ -120,13 +101,13 @@ def test_a_pipe_is_no_cache(open_llama: Open, tiny_target: Path, tmp_path: Path)
         PromptCache(llm, tmp_path / "pipe").restore([5, 6])
 
 
-def test_without_a_file_nothing_is_done(open_llama: Open, tiny_target: Path) -> None:
+def test_without_a_file_nothing_is_done(open_llama, tiny_target):
     cache = PromptCache(open_llama(tiny_target), None)
     assert cache.restore(PROMPT) == 0
     cache.keep(PROMPT)
 
 
-CHANGED: dict[str, Any] = {
+CHANGED = {
     "rope_freq_base": 20000.0, "rope_freq_scale": 0.5, "rope_scaling_type": 2, "yarn_ext_factor": 0.7, "yarn_attn_factor": 1.5,
     "yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0, "yarn_orig_ctx": 128, "type_k": 0, "type_v": 0, "flash_attn": False,
     "swa_full": False, "offload_kqv": False, "op_offload": False, "n_ubatch": 16, "extra_buffers": "off",
@@ -136,9 +117,7 @@ CHANGED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_a_cache_of_another_setting_is_not_used(
-    name: str, open_llama: Open, tiny_target: Path, kept: tuple[Path, list[int]]
-) -> None:
+def test_a_cache_of_another_setting_is_not_used(name, open_llama, tiny_target, kept):
     llm = open_llama(tiny_target, **{name: CHANGED[name]})
     assert PromptCache(llm, kept[0]).restore(PROMPT) == 0
 
@@ -146,14 +125,12 @@ def test_a_cache_of_another_setting_is_not_used(
 @pytest.mark.parametrize(
     "changed", [{"n_threads": 2}, {"no_perf": False}, {"use_mmap": False}, {"seed": 5}]
 )
-def test_a_cache_outlives_other_changes(
-    changed: dict[str, Any], open_llama: Open, tiny_target: Path, kept: tuple[Path, list[int]]
-) -> None:
+def test_a_cache_outlives_other_changes(changed, open_llama, tiny_target, kept):
     llm = open_llama(tiny_target, **changed)
     assert PromptCache(llm, kept[0]).restore(PROMPT) == len(PROMPT)
 
 
-def state_of(llm: Any) -> bytes:
+def state_of(llm):
     llm.eval(PROMPT)
     buffer = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(llm._ctx.ctx, 0))()
     n = llama_cpp.llama_state_seq_get_data(llm._ctx.ctx, buffer, len(buffer), 0)
@@ -161,16 +138,12 @@ def state_of(llm: Any) -> bytes:
 
 
 @pytest.mark.parametrize("other", [{"logits_all": True}, {"last_n_tokens_size": 8}])
-def test_a_state_does_not_depend_on_which_logits_are_read(
-    other: dict[str, Any], open_plain: Callable[..., Any], tiny_target: Path
-) -> None:
+def test_a_state_does_not_depend_on_which_logits_are_read(other, open_plain, tiny_target):
     """Logits of other rows are rounded in other batches, behind the last layer's keys and values."""
     assert state_of(open_plain(tiny_target, **other)) == state_of(open_plain(tiny_target))
 
 
-def test_an_adapter_and_its_scale_belong_to_a_cache(
-    open_llama: Open, tiny_target: Path, tmp_path: Path
-) -> None:
+def test_an_adapter_and_its_scale_belong_to_a_cache(open_llama, tiny_target, tmp_path):
     llm = open_llama(tiny_target)
     made = []
     for path, scale in (("a", 1.0), ("b", 1.0), ("b", 0.5)):
@@ -181,7 +154,7 @@ def test_an_adapter_and_its_scale_belong_to_a_cache(
     assert len({repr(each) for each in (*made, settings_of(llm))}) == 4
 
 
-def test_a_parameter_that_llama_cpp_adds_counts(open_llama: Open, tiny_target: Path) -> None:
+def test_a_parameter_that_llama_cpp_adds_counts(open_llama, tiny_target):
     llm = open_llama(tiny_target)
     found = {name.partition(".")[2] for name in settings_of(llm) if "." in name}
     known = {name for params in (llm.context_params, llm.model_params) for name, *_ in params._fields_}  # fmt: skip

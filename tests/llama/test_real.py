@@ -1,7 +1,5 @@
 """`SpeculativeLlama` on the default target: that it is useful, not only right."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

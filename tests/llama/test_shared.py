@@ -1,7 +1,5 @@
 """Somebody else uses the context between our answers: guidance and others decode on it by themselves."""
 
-from __future__ import annotations
-
 import llama_cpp
 import pytest
 from helpers.completions import PROMPT, greedy

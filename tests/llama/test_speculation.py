@@ -1,7 +1,5 @@
 """What `SpeculativeLlama` has beyond the original: its blocks, its choices for one call, its fallbacks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.answers import Scripted, ask

@@ -1,7 +1,5 @@
 """The names, signatures and fields that users of `llama_cpp.Llama` know."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

@@ -4,8 +4,6 @@ On the tiny F32 model the two are equal for every prompt. On SmolLM2 the first d
 near-tie: rows of one and of several round differently.
 """
 
-from __future__ import annotations
-
 import llama_cpp
 import numpy as np
 import pytest

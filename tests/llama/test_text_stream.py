@@ -1,18 +1,12 @@
 """Answers as text."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 from pyspec.llama.generation import stream_text
 from pyspec.sampling.chain import Sampling
 
 GREEDY = Sampling(temperature=0.0)
 
 
-def test_pieces_join_to_the_answer(open_llama: Callable[..., Any], tiny_target: Path) -> None:
+def test_pieces_join_to_the_answer(open_llama, tiny_target):
     llm = open_llama(tiny_target)
     prompt = llm.tokenize(b"abc", add_bos=False)
     pieces = list(stream_text(llm, prompt, GREEDY, max_tokens=9))
@@ -21,9 +15,7 @@ def test_pieces_join_to_the_answer(open_llama: Callable[..., Any], tiny_target: 
     assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + ["length"]
 
 
-def test_a_cancel_ends_with_what_there_is(
-    open_llama: Callable[..., Any], tiny_target: Path
-) -> None:
+def test_a_cancel_ends_with_what_there_is(open_llama, tiny_target):
     llm = open_llama(tiny_target)
     prompt = llm.tokenize(b"abc", add_bos=False)
     stream = stream_text(llm, prompt, GREEDY, max_tokens=40)

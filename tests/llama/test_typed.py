@@ -1,13 +1,10 @@
 """What a type checker reads: README's example has types, and a slip in it is found."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers.sources import ROOT
@@ -40,7 +37,7 @@ follow_imports = skip
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def said(tmp_path_factory):
     pytest.importorskip("mypy", reason="the extra [dev] is not installed")
     found = EXAMPLE.search((ROOT / "README.md").read_text(encoding="utf-8"))
     assert found is not None
@@ -54,21 +51,21 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_answers_have_types(said: list[str]) -> None:
+def test_answers_have_types(said):
     types = [line.partition("Revealed type is ")[2] for line in said if "Revealed type" in line]
     assert [each.strip('"').replace("builtins.", "") for each in types] == [
         "str | None", "str | None", "str", "str", "str | None", "str",
     ]  # fmt: skip
 
 
-def test_only_slips_are_errors(said: list[str]) -> None:
+def test_only_slips_are_errors(said):
     errors = [line for line in said if ": error:" in line]
     assert len(errors) == 2, said
     assert 'no key "choice"' in errors[0]
     assert 'no key "contents"' in errors[1]
 
 
-def test_pyright_finds_the_slips_alone(tmp_path: Path) -> None:
+def test_pyright_finds_the_slips_alone(tmp_path):
     """The checker of editors, in its fork that needs no network: the same engine."""
     pytest.importorskip("basedpyright", reason="the extra [dev] is not installed")
     found = EXAMPLE.search((ROOT / "README.md").read_text(encoding="utf-8"))

@@ -1,7 +1,5 @@
 """Values of a wrong type are refused with the name of their argument, before anything is generated."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A server over a tiny model, on a port of its own."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """Custom tools of chats as OpenAI's own client sends them, and gets calls of them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

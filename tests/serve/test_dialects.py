@@ -1,7 +1,5 @@
 """Fields that other servers' clients send: what we have is done by their names, and what would change the answer is refused."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

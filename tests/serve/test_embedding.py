@@ -1,7 +1,5 @@
 """Embeddings beside a model that answers: the reference is llama_cpp alone."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 

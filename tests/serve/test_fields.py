@@ -1,7 +1,5 @@
 """Every field that the APIs' own clients can send is honoured, harmless if it is ignored, or refused."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """Several models behind one server."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

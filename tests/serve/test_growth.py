@@ -1,7 +1,5 @@
 """What a server holds does not grow with the requests that it has answered."""
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

@@ -1,7 +1,5 @@
 """Requests that ask for too much, or for what cannot be: refused with a sentence, and the others go on."""
 
-from __future__ import annotations
-
 import json
 import math
 import socket

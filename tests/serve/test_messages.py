@@ -1,7 +1,5 @@
 """Anthropic's Messages as its own client sees them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

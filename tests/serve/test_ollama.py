@@ -1,7 +1,5 @@
 """Ollama's API: the same answers as OpenAI's, in its words."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The server as OpenAI's own client sees it."""
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -254,20 +252,20 @@ def test_a_servers_own_seed_is_for_requests_without_one(serve):
 PIECES = [b"a", "\u2603".encode()[:1], "\u2603".encode()[1:], b"bc", b"", b"a"]
 
 
-def likely(ids: list[int], top: list[tuple[int, float]] | None = None) -> list[tuple[Token, TokenLogprobs | None]]:  # fmt: skip
+def likely(ids, top=None):
     return [(Token(i, Source.TARGET, 0.0, i), TokenLogprobs(-1.0, top or [(i, -1.0)])) for i in ids]
 
 
-def writer() -> LogprobWriter:
+def writer():
     return LogprobWriter(COMPLETION, PIECES.__getitem__)
 
 
-def test_a_split_character_counts_once() -> None:
+def test_a_split_character_counts_once():
     assert writer().write(likely([0, 1, 2, 3, 0]))["text_offset"] == [0, 1, 1, 2, 4]
 
 
 @given(ids=st.lists(st.integers(0, 5)), cut=st.integers(0, 20))
-def test_a_stream_has_the_offsets_of_the_whole(ids: list[int], cut: int) -> None:
+def test_a_stream_has_the_offsets_of_the_whole(ids, cut):
     streamed = writer()
     found = [streamed.write(likely(part))["text_offset"] for part in (ids[:cut], ids[cut:])]
     whole = writer().write(likely(ids))["text_offset"]
@@ -275,7 +273,7 @@ def test_a_stream_has_the_offsets_of_the_whole(ids: list[int], cut: int) -> None
     assert all(a <= b for a, b in pairwise(whole))
 
 
-def test_of_two_tokens_of_one_text_the_likelier_is_told() -> None:
+def test_of_two_tokens_of_one_text_the_likelier_is_told():
     top = [(5, -0.5), (0, -3.0), (1, -4.0), (2, -5.0)]
     told = writer().write(likely([5], top))
     assert told["top_logprobs"] == [{"a": -0.5, "bytes:\\xe2": -4.0, "bytes:\\x98\\x83": -5.0}]

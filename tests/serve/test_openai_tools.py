@@ -1,7 +1,5 @@
 """Tools and forms of answers as OpenAI's own client asks for them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

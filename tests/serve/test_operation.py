@@ -1,7 +1,5 @@
 """What those who run a server see: its end, its health, its log."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """Whose texts draft for whom, over HTTP."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

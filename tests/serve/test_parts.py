@@ -1,7 +1,5 @@
 """Reasoning and calls of tools as OpenAI's own client gets them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Programs that ask any server of OpenAI's or Anthropic's interface: litellm and LangChain."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """Clients that leave, read slowly, or never: their answers end, and nobody else waits."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

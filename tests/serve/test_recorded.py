@@ -1,7 +1,5 @@
 """Requests of programs that people point at such a server are answered in the shape that these programs read."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Refusals as the clients' libraries take them: what lasts is not asked again and again."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

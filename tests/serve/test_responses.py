@@ -1,7 +1,5 @@
 """OpenAI's Responses as its own client sees them."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 

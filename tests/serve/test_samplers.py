@@ -1,7 +1,5 @@
 """Samplers beyond OpenAI's, and the noise of their draws, as each interface of the server takes them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

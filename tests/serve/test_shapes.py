@@ -1,13 +1,10 @@
 """Models of pydantic in fifteen shapes, filled by the default model through the programs that people use for that."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import enum
 import json
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pytest
 
@@ -24,7 +21,7 @@ class Colour(enum.Enum):
     INCH = '5" nail'
 
 
-def shape(name: str, /, **fields: Any) -> type[Any]:
+def shape(name, /, **fields):
     """A model of a closed object: a small model goes on with more properties for ever."""
     config = pydantic.ConfigDict(extra="forbid", populate_by_name=True)
     typed = {key: each if isinstance(each, tuple) else (each, ...) for key, each in fields.items()}
@@ -33,17 +30,17 @@ def shape(name: str, /, **fields: Any) -> type[Any]:
 
 N = Annotated[int, Field(ge=0, le=9)]
 POINT = {"x": 3, "y": 1.5}
-Point: Any = shape("Point", x=N, y=Annotated[float, Field(ge=0, lt=10, multiple_of=0.5)])
-Cat: Any = shape("Cat", kind=Literal["cat"], lives=Annotated[int, Field(ge=1, le=9)])
-Dog: Any = shape("Dog", kind=Literal["dog"], good=bool)
-Pet: Any = shape("Pet", pet=Annotated[Cat | Dog, Field(discriminator="kind")])
-Leaf: Any = shape("Leaf", n=N, leaf="Leaf | None")
-Several: Any = shape(
+Point = shape("Point", x=N, y=Annotated[float, Field(ge=0, lt=10, multiple_of=0.5)])
+Cat = shape("Cat", kind=Literal["cat"], lives=Annotated[int, Field(ge=1, le=9)])
+Dog = shape("Dog", kind=Literal["dog"], good=bool)
+Pet = shape("Pet", pet=Annotated[Cat | Dog, Field(discriminator="kind")])
+Leaf = shape("Leaf", n=N, leaf="Leaf | None")
+Several = shape(
     "Several", colours=Annotated[list[Literal["red", "green", "blue"]], Field(max_length=3)]
 )
-When: Any = shape("When", day=dt.date, at=dt.datetime)
-Outside: Any = shape("Outside", size=Annotated[int, Field(alias="größe", ge=0, le=99)])
-SHAPES: dict[Any, Any] = {
+When = shape("When", day=dt.date, at=dt.datetime)
+Outside = shape("Outside", size=Annotated[int, Field(alias="größe", ge=0, le=99)])
+SHAPES = {
     Point: POINT,
     shape("Choice", colour=Colour, level=Literal["low", "high"], n=Literal[1, 2]): {
         "colour": '5" nail', "level": "low", "n": 2,
@@ -71,22 +68,21 @@ SHAPES: dict[Any, Any] = {
     ): {"sure": False, "step": 4},
     Cat: {"kind": "cat", "lives": 7},
 }  # fmt: skip
-Fill = Callable[[str, type[Any]], Any]
-ASKED: dict[str, Any] = {"temperature": 0.0, "max_tokens": 160}
+ASKED = {"temperature": 0.0, "max_tokens": 160}
 
 
-def says(shape: type[Any]) -> str:
+def says(shape):
     """A small model goes on for ever with some of them if it is not shown an end."""
     return f"Repeat this: {json.dumps(SHAPES[shape], ensure_ascii=False)}"
 
 
 @pytest.fixture(scope="module")
-def url(serve_all: Any, smollm2: str) -> str:
+def url(serve_all, smollm2):
     running = serve_all(smollm2, n_ctx=2048, n_threads=2, n_threads_batch=2, flash_attn=True)
     return f"{running.url}/v1"
 
 
-def by_openai(url: str, shape: type[Any]) -> Any:
+def by_openai(url, shape):
     import openai
 
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
@@ -99,7 +95,7 @@ def by_openai(url: str, shape: type[Any]) -> Any:
     return made.choices[0].message.parsed
 
 
-def by_instructor(url: str, shape: type[Any], mode: str = "JSON_SCHEMA") -> Any:
+def by_instructor(url, shape, mode="JSON_SCHEMA"):
     """By a schema unless said otherwise. mode: a name of instructor's."""
     import openai
 
@@ -114,13 +110,13 @@ def by_instructor(url: str, shape: type[Any], mode: str = "JSON_SCHEMA") -> Any:
         )
 
 
-def by_pydantic_ai(url: str, shape: type[Any]) -> Any:
+def by_pydantic_ai(url, shape):
     agents = pytest.importorskip("pydantic_ai", reason="the extra [clients] is not installed")
     import openai
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    async def filled() -> Any:
+    async def filled():
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
             model = OpenAIChatModel("tiny", provider=OpenAIProvider(openai_client=client))
             kind = agents.NativeOutput(shape)
@@ -130,7 +126,7 @@ def by_pydantic_ai(url: str, shape: type[Any]) -> Any:
     return asyncio.run(filled())
 
 
-def by_langchain(url: str, shape: type[Any]) -> Any:
+def by_langchain(url, shape):
     chats = pytest.importorskip("langchain_openai", reason="the extra [clients] is not installed")
     import httpx
 
@@ -141,7 +137,7 @@ def by_langchain(url: str, shape: type[Any]) -> Any:
         return model.with_structured_output(shape, method="json_schema").invoke(says(shape))
 
 
-def by_a_tool(url: str, shape: type[Any]) -> Any:
+def by_a_tool(url, shape):
     return by_instructor(url, shape, "TOOLS")
 
 
@@ -154,12 +150,12 @@ WAYS += [
 
 
 @pytest.mark.parametrize(("fill", "shape"), WAYS)
-def test_a_model_is_filled(fill: Fill, shape: type[Any], url: str) -> None:
+def test_a_model_is_filled(fill, shape, url):
     found = fill(url, shape)
     assert isinstance(found, shape)
     shape.model_validate(found.model_dump(by_alias=True))
 
 
 @pytest.mark.parametrize("shape", [Pet, Several])
-def test_a_tool_is_called_with_a_model(shape: type[Any], url: str) -> None:
+def test_a_tool_is_called_with_a_model(shape, url):
     assert isinstance(by_a_tool(url, shape), shape)

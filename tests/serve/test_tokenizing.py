@@ -1,7 +1,5 @@
 """Tokens and the probabilities of given texts."""
 
-from __future__ import annotations
-
 import json
 
 import llama_cpp

@@ -1,7 +1,5 @@
 """Tools of Responses beside plain functions: those of a namespace, and custom ones, which take a text."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A value of a wrong type is refused by the name of its field, in every API and at every depth."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial
