@@ -172,10 +172,7 @@ def test_a_decode_that_was_held_up_changes_little():
     assert 16 <= time.best(2, 28, 30.0, 1.0) < 28
 
 
-@given(
-    st.lists(st.integers(1, 5000), min_size=1, max_size=30),
-    st.integers(0, 600),
-)
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=30), st.integers(0, 600))
 def test_rows_are_shared_fairly(missing, budget):
     shares = share_rows(list(enumerate(missing)), budget)
     given_ = dict(shares)

@@ -201,11 +201,7 @@ def test_a_record_says_how_it_speculates(open_batch, tiny_ascii):
     ]
     batch = open_batch(tiny_ascii, draft="lookup", parallel=4)
     told = {result.id: result.speculation for result in batch.run(records)}
-    assert [told[name]["verification"] for name in asked] == [
-        "strict",
-        "margin",
-        "strict",
-    ]
+    assert [told[name]["verification"] for name in asked] == ["strict", "margin", "strict"]
     assert (told["off"]["drafted"], told["off"]["draft"]) == (0, "none")
     assert told["own"]["drafted"] > 0
 

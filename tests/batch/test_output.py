@@ -295,10 +295,8 @@ def test_names_of_lines_of_json(go, lines, tmp_path, out):
 def test_what_differs_is_named():
     was = {"target": "a" * 64, "max_tokens": 4, "sampling": {"temperature": "0", "seed": "1"}}
     now = {"target": "b" * 64, "max_tokens": 5, "sampling": {"temperature": "1", "seed": "1"}}
-    assert (
-        changed_settings(was, now)
-        == "target, max_tokens (4, now 5), sampling (temperature 0, now 1)"
-    )
+    said = "target, max_tokens (4, now 5), sampling (temperature 0, now 1)"
+    assert changed_settings(was, now) == said
 
 
 def test_stdout_is_no_output():

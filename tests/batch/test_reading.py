@@ -198,9 +198,6 @@ def test_bad_jsonl_fails_that_record_with_its_line(line):
     assert "\n" not in bad.error.message
 
 
-# -- tables --------------------------------------------------------------------------------------------
-
-
 def table(data, column):
     return list(read_records(io.BytesIO(data), "in.csv", "csv", Reading(column=column)))
 

@@ -2,7 +2,7 @@
 
 import pytest
 from helpers import tiny
-from helpers.answers import GREEDY, Scripted, ask, counters
+from helpers.answers import Scripted, ask, counters
 
 from pyspec.batch import Settings
 from pyspec.batch.output import output_line
@@ -27,14 +27,15 @@ def answers(batch, records):
     return [found[i].text for i in range(len(records))]
 
 
+def alone(llm, prompts):
+    """24 tokens after each prompt, one sequence, plain decoding."""
+    ids = [ask(llm, llm.tokenize(each.encode(), add_bos=False), 24).ids for each in prompts]
+    return ["".join(llm.piece(token).decode() for token in each) for each in ids]
+
+
 @pytest.fixture
 def reference(open_llama, tiny_target):
-    """24 tokens after each of WORDS, one sequence, plain decoding."""
-    llm = open_llama(tiny_target)
-    tokens = [
-        ask(llm, llm.tokenize(word.encode(), add_bos=False), 24, GREEDY).ids for word in WORDS
-    ]
-    return ["".join(llm.piece(token).decode() for token in ids) for ids in tokens]
+    return alone(open_llama(tiny_target), WORDS)
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 5, 16])
@@ -99,19 +100,15 @@ def test_shared_prefix_is_decoded_once(open_batch):
     list(batch.run([prefix + word for word in ("abc", "de", "f", "ghij")]))
     shared = batch.stats()["prefix_tokens"]
     assert shared == len(prefix)
-    read = (
-        shared + (3 - 1) + (2 - 1) + 0 + (4 - 1)
-    )  # the last token of a prompt is its answer's first row
+    # the last token of a prompt is its answer's first row
+    read = shared + (3 - 1) + (2 - 1) + 0 + (4 - 1)
     assert counters(batch._contexts.engine).rows[0] == read + 4 * 5
 
 
 def test_prefix_changes_no_text(open_batch, open_llama, tiny_target, tiny_draft):
     prompts = ["once upon a time there was " + word for word in WORDS[:4]]
-    llm = open_llama(tiny_target)
-    alone = [ask(llm, llm.tokenize(p.encode(), add_bos=False), 24, GREEDY).ids for p in prompts]
-    expected = ["".join(llm.piece(token).decode() for token in ids) for ids in alone]
     batch = open_batch(parallel=3, draft=tiny_draft)
-    assert answers(batch, prompts) == expected
+    assert answers(batch, prompts) == alone(open_llama(tiny_target), prompts)
     assert batch.stats()["prefix_tokens"] >= 26
 
 

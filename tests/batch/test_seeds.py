@@ -37,8 +37,6 @@ def test_a_line_of_output_has_the_seed(open_batch, form):
         assert again.text == result.text
 
 
-# -- going on ------------------------------------------------------------------------------------------------------------
-
 SHAPES = [
     {},
     {"dry_multiplier": 1.0, "dry_penalty_last_n": -1},

@@ -33,16 +33,13 @@ def test_what_a_folder_has_besides_is_named(folder, caplog):
     for name in "ab":
         (folder / "sub" / ".git" / name).touch()
     below([folder])
-    assert [record.message for record in caplog.records] == [
-        f"skipped in {folder}: .hidden.txt, sub/.git, x.png"
-    ]
+    assert caplog.messages == [f"skipped in {folder}: .hidden.txt, sub/.git, x.png"]
     caplog.clear()
     for i in range(6):
         (folder / f"{i}.pdf").touch()
     below([folder])
-    assert caplog.records[0].message.endswith(
-        ": .hidden.txt, 0.pdf, 1.pdf, 2.pdf, 3.pdf and 4 more"
-    )
+    (said,) = caplog.messages
+    assert said.endswith(": .hidden.txt, 0.pdf, 1.pdf, 2.pdf, 3.pdf and 4 more")
 
 
 def test_glob_is_expanded(folder):

@@ -90,10 +90,8 @@ def test_a_table_comes_out_as_a_table(pyspec, tmp_path):
     done = pyspec("in.csv", "--column", "question", "-o", "out.csv", "-n", "4")
     assert done.returncode == 0, done.stderr
     found = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text())))
-    assert [(row["id"], row["finish_reason"]) for row in found] == [
-        ("1", "length"),
-        ("2", "length"),
-    ]
+    assert [row["id"] for row in found] == ["1", "2"]
+    assert {row["finish_reason"] for row in found} == {"length"}
     assert all(row["answer"] for row in found)
 
 

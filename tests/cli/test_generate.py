@@ -153,22 +153,17 @@ def test_draft_behind_lookup_is_checked_too(smollm2, tmp_path):
     assert "not a GGUF" in behind.stderr
 
 
-def test_bad_utf8_on_stdin_is_named(smollm2):
-    done = run("-", "-m", smollm2, stdin=b"ab\ncd\xff")
-    assert done.returncode == 2
-    assert "byte 5, line 2" in done.stderr
-
-
-def test_too_much_input_is_refused(smollm2):
-    done = run("-", "-m", smollm2, stdin=b"x" * (MAX_INPUT + 1))
-    assert done.returncode == 2
-    assert "1048576 bytes" in done.stderr
-
-
-def test_prompt_longer_than_the_context(smollm2):
-    done = run("word " * 300, "-m", smollm2, "-c", "64", "-t", "1")
-    assert done.returncode == 1
-    assert "the context holds" in done.stderr
+@pytest.mark.parametrize(
+    ("args", "stdin", "code", "says"),
+    [
+        (["-"], b"ab\ncd\xff", 2, "byte 5, line 2"),
+        (["-"], b"x" * (MAX_INPUT + 1), 2, "1048576 bytes"),
+        (["word " * 300, "-c", "64", "-t", "1"], b"", 1, "the context holds"),
+    ],
+)
+def test_a_prompt_that_cannot_be_read_is_refused(smollm2, args, stdin, code, says):
+    done = run(*args, "-m", smollm2, stdin=stdin)
+    assert (done.returncode, says in done.stderr) == (code, True)
 
 
 def test_closed_pipe_is_quiet(tiny_ascii):

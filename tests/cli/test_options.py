@@ -31,6 +31,19 @@ def parsed(*words, command=generate):
     return command.make_context("x", list(words)).params
 
 
+@pytest.fixture
+def refused(capsys):
+    """What is said of a command line that is a mistake."""
+
+    def refused_(*words):
+        with pytest.raises(SystemExit) as left:
+            main(list(words))
+        assert left.value.code == 2
+        return capsys.readouterr().err
+
+    return refused_
+
+
 @pytest.mark.parametrize(
     ("line", "name", "value"),
     [
@@ -163,12 +176,8 @@ def test_options_with_a_sentence_come_before_those_of_llama_cpp(command):
     assert text.count("[PROMPT]") <= 1  # in the usage alone
 
 
-def test_a_prompt_without_quotes_is_shown_with_them(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["generate", "what's", "up", "there"])
-    assert left.value.code == 2
-    said = capsys.readouterr().err
-    assert shlex.quote("what's up there") in said
+def test_a_prompt_without_quotes_is_shown_with_them(refused):
+    assert shlex.quote("what's up there") in refused("generate", "what's", "up", "there")
 
 
 def test_layers_on_a_build_without_devices_warn(monkeypatch, tiny_target, capsys):
@@ -196,20 +205,21 @@ def test_help_calls_a_number_by_one_letter(command):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("words", "says"),
     [
         ("generat", "pyspec generate"),
         ("bench", "pyspec measure"),
         ("quality", "bench/quality.py"),
         ("completion", "_PYSPEC_COMPLETE=bash_source"),
-        ("Hi there", "generate"),
+        ("'Hi there'", "generate"),
+        (
+            "chat --memory texts",
+            "'texts' is neither on nor off; earlier texts stay in this process",
+        ),
     ],
 )
-def test_commands_are_suggested(name, says, capsys):
-    with pytest.raises(SystemExit) as left:
-        main([name])
-    assert left.value.code == 2
-    assert says in capsys.readouterr().err
+def test_what_was_meant_is_said(words, says, refused):
+    assert says in refused(*shlex.split(words))
 
 
 def complete(words):
@@ -291,13 +301,10 @@ def test_what_is_said_on_a_terminal_ends_lines_between_words(monkeypatch, capsys
     assert command == told.splitlines()[1]
 
 
-def test_a_wrong_option_is_said_so_too(monkeypatch, capsys):
+def test_a_wrong_option_is_said_so_too(monkeypatch, refused):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")
-    with pytest.raises(SystemExit) as ended:
-        main(["measure", "-m", "x", "--seconds", "0.5"])
-    assert ended.value.code == 2
-    said = capsys.readouterr().err.splitlines()
+    said = refused("measure", "-m", "x", "--seconds", "0.5").splitlines()
     assert max(map(len, said)) <= 40
     assert " ".join(said) == (
         "pyspec: invalid value for '--seconds': 0.5 is not in the range x>=1.0 (see `pyspec measure --help`)"
@@ -312,31 +319,15 @@ def test_a_narrow_help_page_has_room_for_its_sentences(command):
 
 @pytest.mark.parametrize("name", GONE)
 @pytest.mark.parametrize("value", [[], ["x"]])
-def test_an_option_that_is_gone_is_refused_by_what_to_use(name, value, capsys):
+def test_an_option_that_is_gone_is_refused_by_what_to_use(name, value, refused):
     for words in ([name, *value], ["hi", name, *value]):
-        with pytest.raises(SystemExit) as left:
-            main(["generate", *words])
-        assert left.value.code == 2
-        assert f"there is no option {name}; {GONE[name]}" in capsys.readouterr().err
+        assert f"there is no option {name}; {GONE[name]}" in refused("generate", *words)
 
 
 @pytest.mark.parametrize("words", [["-c", "And shorter?"], ["-c", "5", "hi"]])
-def test_the_context_is_no_continuation(words, capsys):
+def test_the_context_is_no_continuation(words, refused):
     """Other programs go on by -c: a sentence says what does so here, where it does."""
     for command, goes_on in (("generate", True), ("serve", False)):
-        with pytest.raises(SystemExit) as left:
-            main([command, *words])
-        assert left.value.code == 2
-        said = capsys.readouterr().err
+        said = refused(command, *words)
         assert "-c takes the size of the context" in said or not goes_on
         assert ("--continue" in said) is goes_on
-
-
-def test_a_folder_for_earlier_texts_is_refused(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["chat", "--memory", "texts"])
-    assert left.value.code == 2
-    assert (
-        "'texts' is neither on nor off; earlier texts stay in this process"
-        in capsys.readouterr().err
-    )

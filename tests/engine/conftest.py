@@ -1,4 +1,4 @@
-"""Models that several tests of draws read."""
+"""Models that several tests of draws read, and what the tiny target says."""
 
 import pytest
 from helpers import tiny
@@ -14,3 +14,10 @@ def near_draft(tiny_folder):
 def headed(tiny_folder):
     """A target with a next-token head of its own."""
     return tiny.write(tiny_folder / "drawing-headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
+
+
+@pytest.fixture
+def reference(open_plain, tiny_target):
+    """40 tokens of plain greedy decoding by llama-cpp-python itself behind the first three letters."""
+    stream = open_plain(tiny_target).generate([tiny.A, tiny.A + 1, tiny.A + 2], temp=0.0)
+    return [next(stream) for _ in range(40)]

@@ -81,10 +81,8 @@ def test_a_companion_that_has_nothing_to_judge_is_left_out(target, tiny_draft, t
 def test_companion_is_named_in_results(open_llama, tiny_target, tiny_draft, tiny_companion):
     llm = open_llama(tiny_target, draft=tiny_draft, companion=tiny_companion, length="companion")
     ask(llm, PROMPT)
-    assert (llm.last_speculation["draft"], llm.last_speculation["companion"]) == (
-        "draft",
-        "companion",
-    )
+    told = llm.last_speculation
+    assert (told["draft"], told["companion"]) == ("draft", "companion")
 
 
 # -- what is loaded ----------------------------------------------------------------------------------------------------

@@ -100,11 +100,7 @@ def peeking(unlikely):
 
 @pytest.mark.parametrize(
     ("residual", "length", "passes"),
-    [
-        (rest, settled, True),
-        (lambda p, _q, _weight: p, settled, False),
-        (rest, peeking, False),
-    ],
+    [(rest, settled, True), (lambda p, _q, _weight: p, settled, False), (rest, peeking, False)],
     ids=["right", "the target's own row behind a refused token", "peeking"],
 )
 def test_a_wrong_rule_fails_the_same_test(tiny_target, near_draft, residual, length, passes):

@@ -70,8 +70,7 @@ def written(folder, arch, n_heads):
         ),
     ],
 )
-def test_each_token_is_its_own_heads(arch, n_heads, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+def test_each_token_is_its_own_heads(arch, n_heads, tmp_path, own_cache):
     path = written(tmp_path, arch, n_heads)
     same, found = told(look, path, n_heads, "mtp")
     assert same
@@ -94,8 +93,7 @@ def answer_four(path):
     return *texts, proposed
 
 
-def test_four_at_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+def test_four_at_once(tmp_path, own_cache):
     plain, with_heads, proposed = told(answer_four, written(tmp_path, "step35", 3))
     assert with_heads == plain
     assert proposed > 20

@@ -16,12 +16,6 @@ from pyspec.errors import ContextOverflow, EngineBusy, EngineError, InputError
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 
 
-@pytest.fixture
-def reference(open_llama, tiny_target):
-    """40 tokens of plain greedy decoding."""
-    return ask(open_llama(tiny_target), PROMPT).ids
-
-
 def raising(*_):
     raise RuntimeError("no draft today")
 
@@ -225,9 +219,6 @@ def test_id_outside_the_vocabulary_is_refused(open_llama, tiny_target, reference
 def test_empty_prompt_is_refused(open_llama, tiny_target):
     with pytest.raises(InputError):
         ask(open_llama(tiny_target), [])
-
-
-# -- two users of one model --------------------------------------------------------------------------------------------
 
 
 def test_a_newcomer_is_refused_and_nothing_else_happens(open_llama, tiny_target, reference):

@@ -130,9 +130,8 @@ def test_a_head_that_cannot_run_is_refused_with_the_reason(open_llama, tiny_targ
 # -- in a file of its own ----------------------------------------------------------------------------------------------
 
 
-def test_a_target_without_the_layer_takes_one_beside_it(open_llama, beside, tmp_path, monkeypatch):
+def test_a_target_without_the_layer_takes_one_beside_it(open_llama, tmp_path, own_cache):
     """As `auto` finds it, after its trial with the model; the text is plain decoding's."""
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     alone = tiny.write(tmp_path / "model.gguf", arch="qwen35", n_layer=40)
     head = tiny.write(
         tmp_path / "mtp-model.gguf", arch="qwen35", n_layer=40, n_heads=1, trunk=False
@@ -155,10 +154,8 @@ def test_a_head_of_another_architecture_is_refused(open_llama, beside, tiny_fold
 # -- Gemma 4 assistants ------------------------------------------------------------------------------------------------
 
 
-def test_an_assistant_is_tried_with_its_target_and_found_beside_it(
-    open_llama, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("own_cache")
+def test_an_assistant_is_tried_and_found_beside_its_target(open_llama, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     model = tiny_gemma4.write(tmp_path / "model.gguf", n_layer=20)
     tiny_gemma4.write_assistant(tmp_path / "model-assistant.gguf")

@@ -28,10 +28,9 @@ def drafted(path):
 @pytest.mark.parametrize(
     "arch", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in _MORE)]
 )
-def test_a_head_drafts(arch, tmp_path, monkeypatch):
+def test_a_head_drafts(arch, tmp_path, own_cache):
     """After its trial with the model in a child; it is what `auto` takes."""
     path = tmp_path / f"{arch}.gguf"
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     assert tiny_heads.write(path, arch)
     same, proposed, by_itself = told(drafted, path)
     assert same

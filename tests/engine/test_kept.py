@@ -42,10 +42,8 @@ def test_a_text_that_grew_takes_its_own_place(store):
     store.park(0, [1, 2], "two")
     store.park(0, [1, 2, 3], "one")
     store.park(0, [1, 2], "one")
-    assert [(each.owner, each.tokens) for each in store._texts] == [
-        ("two", [1, 2]),
-        ("one", [1, 2, 3]),
-    ]
+    found = [(each.owner, each.tokens) for each in store._texts]
+    assert found == [("two", [1, 2]), ("one", [1, 2, 3])]
 
 
 def test_the_longest_beginning_is_fetched(store):

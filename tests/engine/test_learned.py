@@ -17,10 +17,7 @@ from pyspec.sampling.verification import Margin, Strict
 
 PROMPT = "ab" * 12
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -99,10 +96,8 @@ def test_the_next_process_begins_there(pair):
     assert (switch.count, switch.mean) == pytest.approx((10.0, -0.5), rel=1e-3)
     assert learned.calibration.seen[20] == pytest.approx(10.0, rel=1e-3)
     assert began(again, Margin())[0].mean == 0.25
-    assert began(again, draw="coupled") == (
-        SwitchState(0, 0, 0),
-        Acceptance().under("coupled", relaxing=False),
-    )
+    fresh = Acceptance().under("coupled", relaxing=False)
+    assert began(again, draw="coupled") == (SwitchState(0, 0, 0), fresh)
 
 
 def test_lookup_is_kept_where_tokens_are_drawn(pair):

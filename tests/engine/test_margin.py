@@ -236,9 +236,6 @@ def test_a_small_budget_relaxes_no_token_for_free(open_llama, tiny_target):
     assert "r" in flags[100.0]
 
 
-# -- confirmed by more than the row --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def rejoining(open_plain, tiny_target):
     """A drafter that proposes the target's second choice and then, for 4 tokens, what the target goes on with."""

@@ -74,15 +74,10 @@ def test_recurrent_model_is_decoded_plainly(open_llama, open_plain, tiny_recurre
     assert "recurrent" in caplog.text
 
 
-@pytest.mark.parametrize("draft", ["lookup", "path"])
-def test_recurrent_model_refuses_a_named_draft(open_llama, tiny_recurrent, draft):
+@pytest.mark.parametrize("draft", ["lookup", "path", foretelling([])])
+def test_recurrent_model_refuses_a_draft_that_is_asked_for(open_llama, tiny_recurrent, draft):
     with pytest.raises(UnsupportedModel, match="cannot be rolled back"):
         open_llama(tiny_recurrent, draft=tiny_recurrent if draft == "path" else draft)
-
-
-def test_recurrent_model_refuses_a_drafter_object(open_llama, tiny_recurrent):
-    with pytest.raises(UnsupportedModel):
-        open_llama(tiny_recurrent, draft=foretelling([]))
 
 
 def test_recurrent_model_answers_again_rightly(open_llama, tiny_recurrent):

@@ -22,7 +22,7 @@ CARD = Device("CUDA0", "a card", "GPU", 8 << 30, 8 << 30, 0)
 
 
 @pytest.fixture
-def trials(tmp_path, monkeypatch):
+def trials(own_cache, monkeypatch):
     """What each trial is told; those with layers on a device end without memory, all others go well."""
     told = []
 
@@ -30,7 +30,6 @@ def trials(tmp_path, monkeypatch):
         told.append(loading)
         return ChildExit("cudaMalloc failed: out of memory" if loading.n_gpu_layers else "")
 
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(check, "_run", run)
     return told
 

@@ -1,5 +1,6 @@
 """EAGLE-3 and DFlash, which read the target's states: they draft what a forward pass in numpy drafts, whatever came before."""
 
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -216,8 +217,8 @@ def test_cancel_leaves_it_right(open_llama, make, target, after):
 def test_several_sequences_draft_as_each_alone(open_llama, make, target):
     draft = make()
     models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1)
-    try:
-        contexts = Contexts(models, 4, 128, Layout(512, each=0), SideOptions())
+    layout = Layout(512, each=0)
+    with closing(models), closing(Contexts(models, 4, 128, layout, SideOptions())) as contexts:
         engine = contexts.engine
         texts = [models.target.tokenize(t, add_bos=False) for t in (b"abcabdabe", b"abcabdx", b"z")]
         engine.set_tokens(1, texts[0])
@@ -236,9 +237,6 @@ def test_several_sequences_draft_as_each_alone(open_llama, make, target):
             view = engine.drafted(seq)
             assert list(view.token[0 : view.n]) == tiny_eagle.Draft(draft, target).draft(text, n)[0]
         assert engine.held(Role.DRAFT, 1) <= len(texts[0]) + MAX_DRAFT
-        contexts.close()
-    finally:
-        models.close()
 
 
 @pytest.mark.parametrize(("arch", "layers"), [("qwen35", (0, 2, 4)), ("lfm2", (1, 2, 3))])
@@ -343,16 +341,14 @@ def test_how_sure_it_is_stops_it(open_llama, make, target):
     assert view.n == 3
 
 
-def test_tried_with_its_target(open_llama, make, target, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+def test_tried_with_its_target(open_llama, make, target, own_cache):
     llm = open_llama(target, draft=make("dflash"), trust=False)
     ask(llm, llm.tokenize(PROMPT, add_bos=False), 20)
     assert llm.last_speculation["drafted"] > 0
 
 
-def test_auto_finds_it_beside_its_model(open_llama, make, tmp_path, monkeypatch):
+def test_auto_finds_it_beside_its_model(open_llama, make, tmp_path, monkeypatch, own_cache):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     model = tiny.write(tmp_path / "model.gguf", n_layer=40)
     make("dflash", layers=[3, 99]).rename(tmp_path / "a-dflash.gguf")
     tiny_dflash.write(tmp_path / "b-dspark-draft.gguf", markov=True, confidence=True)

@@ -18,12 +18,6 @@ from pyspec.sampling.verification import Strict
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 
 
-@pytest.fixture
-def reference(open_plain, tiny_target):
-    stream = open_plain(tiny_target).generate(PROMPT, temp=0.0)
-    return [next(stream) for _ in range(40)]
-
-
 def test_draft_equal_to_target_is_accepted_whole(open_llama, tiny_target, reference):
     answer = ask(open_llama(tiny_target, draft=tiny_target), PROMPT)
     assert answer.ids == reference
@@ -52,10 +46,8 @@ def test_target_decodes_each_row_once(open_llama, tiny_target, tiny_draft):
     llm = open_llama(tiny_target, draft=tiny_draft)
     ask(llm, PROMPT)
     block = llm.last_speculation
-    assert (
-        counters(llm.assembly.engine).rows[0]
-        == len(PROMPT) - 1 + block["rounds"] + block["verified"]
-    )
+    rows = counters(llm.assembly.engine).rows[0]
+    assert rows == len(PROMPT) - 1 + block["rounds"] + block["verified"]
 
 
 def test_draft_reads_text_once_when_all_is_accepted(open_llama, tiny_target):
@@ -86,11 +78,9 @@ def test_companion_reads_text_once(open_llama, tiny_target, tiny_companion):
     llm = open_llama(tiny_target, draft=tiny_target, companion=tiny_companion, length="companion")
     ask(llm, PROMPT, 60)
     engine = llm.assembly.engine
-    verified, drafted = llm.last_speculation["verified"], llm.last_speculation["drafted"]
-    assert (
-        counters(engine).rows[2]
-        <= engine.held(2, 0) + drafted - verified + llm.last_speculation["rounds"]
-    )
+    told = llm.last_speculation
+    most = engine.held(2, 0) + told["drafted"] - told["verified"] + told["rounds"]
+    assert counters(engine).rows[2] <= most
 
 
 class Cautious(FixedPolicy):
@@ -157,14 +147,7 @@ def test_drafter_hears_what_became_of_its_tokens(open_llama, tiny_target, refere
 # -- ends --------------------------------------------------------------------------------------------------------------
 
 
-def test_one_token_needs_no_draft(open_llama, tiny_target, reference):
-    llm = open_llama(tiny_target, draft=tiny_target)
-    answer = ask(llm, PROMPT, 1)
-    assert (answer.ids, answer.finish_reason) == (reference[:1], "length")
-    assert counters(llm.assembly.engine).rows[1] == 0
-
-
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7])
 def test_length_ends_exactly(open_llama, tiny_target, reference, n):
     answer = ask(open_llama(tiny_target, draft=tiny_target, length="fixed:63"), PROMPT, n)
     assert (answer.ids, answer.finish_reason) == (reference[:n], "length")
@@ -200,11 +183,6 @@ def test_context_fills_in_the_middle_of_an_answer(open_llama, tiny_target):
     assert len(PROMPT) + len(answer.ids) == llm.n_ctx() + 1
     plain = ask(open_llama(tiny_target), PROMPT, None)
     assert (plain.ids, plain.finish_reason) == (answer.ids, "context")
-
-
-def test_more_tokens_than_the_context_holds_end_with_context(open_llama, tiny_target):
-    llm = open_llama(tiny_target, draft=tiny_target)
-    assert ask(llm, PROMPT, 10_000).finish_reason == "context"
 
 
 def test_prompt_that_fills_the_context_gives_one_token(open_llama, tiny_target):

@@ -16,10 +16,7 @@ SCHEMA = {
     "required": ["name", "city", "people"],
     "additionalProperties": False,
 }  # fmt: skip
-ASKED = {
-    "max_tokens": 120,
-    "response_format": {"type": "json_object", "schema": SCHEMA},
-}
+ASKED = {"max_tokens": 120, "response_format": {"type": "json_object", "schema": SCHEMA}}
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,7 @@ import pytest
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.simple import FixedPolicy
 from pyspec.draft.types import Outcome, SeqOutcome
-from pyspec.engine.statistics import (
-    AnswerStatistics,
-    Tally,
-    Timings,
-    plain_decode,
-)
+from pyspec.engine.statistics import AnswerStatistics, Tally, Timings, plain_decode
 
 ROW_MS, FOUR_MS, ROUNDS = 10.0, 20.0, 10
 

@@ -16,10 +16,9 @@ PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
 
 
 @pytest.fixture
-def target(tmp_path, monkeypatch):
+def target(tmp_path, monkeypatch, own_cache):
     """A model of a family with a draft, on a machine that has no other."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     path = tiny.write(tmp_path / "target.gguf", n_layer=4)
     facts = facts_of(path)
     assert facts is not None

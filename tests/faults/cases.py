@@ -78,7 +78,7 @@ CASES = {
     17: Case(
         "a line of 100 MB: refused and never held",
         READING + "test_too_long_line_is_never_held",
-        "cli/test_generate.py::test_too_much_input_is_refused",
+        "cli/test_generate.py::test_a_prompt_that_cannot_be_read_is_refused",
     ),
     18: Case(
         "no records, blank lines, BOM, CRLF: a note, or the lines",
@@ -99,7 +99,7 @@ CASES = {
     21: Case(
         "a prompt longer than the context: refused before any decode",
         "engine/test_faults.py::test_prompt_longer_than_the_context_is_refused_before_any_decode",
-        "cli/test_generate.py::test_prompt_longer_than_the_context",
+        "cli/test_generate.py::test_a_prompt_that_cannot_be_read_is_refused",
     ),
     22: Case(
         "the context fills inside an answer: its text stays",

@@ -84,15 +84,10 @@ def test_json_schema_is_kept(open_llama, tiny_ascii):
     llm = open_llama(
         tiny_ascii, draft=tiny_ascii, verification=Margin(theta=0.0, gap=99.0), n_ctx=1024
     )
-    options = {
-        "response_format": {"type": "json_object", "schema": SCHEMA},
-        "max_tokens": 300,
-        "temperature": 0.0,
-    }
-    message = llm.create_chat_completion(CHAT, **options, logit_bias={4: -100.0, 3: -100.0})[
-        "choices"
-    ][0]["message"]
-    found = json.loads(message["content"])
+    options = {"max_tokens": 300, "temperature": 0.0, "logit_bias": {4: -100.0, 3: -100.0}}
+    options["response_format"] = {"type": "json_object", "schema": SCHEMA}
+    made = llm.create_chat_completion(CHAT, **options)
+    found = json.loads(made["choices"][0]["message"]["content"])
     assert isinstance(found["yes"], bool)
     assert found["n"] in (1, 2, 3)
     assert llm.last_speculation["relaxed"] == 0
@@ -137,9 +132,8 @@ def test_logprobs_equal_those_of_logits_all(open_llama, open_plain, tiny_ascii, 
 
 def test_logprobs_in_a_stream(pair):
     ours, _ = pair
-    whole = ours.create_completion(PROMPT, logprobs=2, **GREEDY)["choices"][0]["logprobs"][
-        "token_logprobs"
-    ]
+    made = ours.create_completion(PROMPT, logprobs=2, **GREEDY)
+    whole = made["choices"][0]["logprobs"]["token_logprobs"]
     chunks = ours.create_completion(PROMPT, logprobs=2, stream=True, **GREEDY)
     parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
     found = [p for part in parts if part for p in part["token_logprobs"]]

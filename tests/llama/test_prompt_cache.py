@@ -88,9 +88,8 @@ def test_other_files_are_left_alone(open_llama, tiny_target, tmp_path):
 def test_a_file_that_cannot_be_written_is_named(open_llama, tiny_target, tmp_path, caplog):
     cache = PromptCache(open_llama(tiny_target), tmp_path / "nowhere" / "prompt.bin")
     cache.keep(PROMPT)
-    assert caplog.messages == [
-        "the prompt cache prompt.bin is not written: No such file or directory"
-    ]
+    (said,) = caplog.messages
+    assert said == "the prompt cache prompt.bin is not written: No such file or directory"
 
 
 def test_a_pipe_is_no_cache(open_llama, tiny_target, tmp_path):

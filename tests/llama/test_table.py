@@ -40,13 +40,8 @@ def opened(tiny_folder):
     draft = tiny.write(tiny_folder / "table-draft.gguf", noise=0.15)
     eagle = tiny_eagle.write(tiny_folder / "table-eagle.gguf", layers=(0, 1, 1))
     files = {"none": "none", "lookup": "lookup", "model": str(draft), "eagle3": str(eagle)}
-    options = {
-        "n_ctx": 256,
-        "n_threads": 1,
-        "n_threads_batch": 1,
-        "flash_attn": True,
-        "verbose": False,
-    }
+    options = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "flash_attn": True}
+    options["verbose"] = False
     theirs = llama_cpp.Llama(str(target), **options)
     options["sampling"] = "llama.cpp"
     ours = {

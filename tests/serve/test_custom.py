@@ -50,10 +50,7 @@ def test_it_is_streamed_as_it_is_whole(client, script_all):
 
 @pytest.mark.parametrize(
     "choice",
-    [
-        NAMED,
-        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}},
-    ],
+    [NAMED, {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}],
 )
 def test_a_custom_tool_may_have_to_be_called(client, choice):
     options = {"tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 900}

@@ -185,9 +185,6 @@ def test_no_reasoning_by_others_names(kind, field):
         assert record.reasons is wanted
 
 
-# -- tools of Anthropic's ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["bash_20250124", "text_editor_20250728", "memory_20250818"])
 def test_a_tool_that_clients_run_needs_a_schema(kind):
     """Only Anthropic's models know what such a type takes."""
@@ -213,9 +210,6 @@ URL = {"type": "image_url", "image_url": {"url": "data:"}}
 def test_a_picture_is_refused_by_the_name_of_what_sees_it(kind, body):
     with pytest.raises(InputError, match=r"only pyspec\.SpeculativeLlama sees"):
         texts(kind, **body)
-
-
-# -- pictures in results -----------------------------------------------------------------------------------------------
 
 
 def texts(kind, **body):

@@ -99,7 +99,6 @@ OTHERS = [
     *((OllamaChat, field) for field in ("messages", "tools")),
     *((OllamaText, field) for field in ("prompt", "suffix", "images", "system", "template", "context", "raw")),
 ]  # fmt: skip
-"""Other servers' fields."""
 
 
 @pytest.mark.parametrize("kind", {kind: None for kind, _ in OTHERS})
@@ -108,15 +107,8 @@ def test_each_field_of_other_servers_is_in_a_list(kind):
 
 
 OLLAMAS_LOADING = {
-    "num_ctx",
-    "num_batch",
-    "num_gpu",
-    "main_gpu",
-    "use_mmap",
-    "num_thread",
-    "num_keep",
-    "numa",
-}
+    "num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "num_keep", "numa",
+}  # fmt: skip
 
 
 def test_each_option_of_ollama_is_done_refused_or_of_loading():
@@ -215,44 +207,24 @@ def test_each_field_of_embeddings_is_honoured():
 
 SAMPLES = {
     "access_programs": {"cyber": "standard"},
-    "background_options": {"completion_window": "soonest"},
-    "betas": ["a-1"],
+    "background_options": {"completion_window": "soonest"}, "betas": ["a-1"],
     "billing_policy": {"type": "billing_policy", "bill_to": "self"},
     "cache_control": {"type": "ephemeral"},
     "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-    "diagnostics": {"previous_message_id": "msg_1"},
-    "fallback_credit_token": "t",
-    "fallbacks": [{"model": "other"}],
-    "image": {"context_compression": "auto"},
-    "n_indent": 4,
-    "response_fields": ["content", "timings/prompt_n"],
-    "t_max_predict_ms": 500,
-    "inference_geo": "eu",
-    "max_tool_calls": 3,
-    "metadata": {"topic": "a"},
-    "output_config.task_budget": {"type": "tokens", "total": 1000},
-    "prompt_cache_key": "k",
-    "prompt_cache_retention": "24h",
-    "reasoning.context": "all_turns",
-    "reasoning.generate_summary": "auto",
-    "reasoning.mode": "standard",
-    "reasoning.summary": "auto",
-    "service_tier": "flex",
-    "speed": "fast",
-    "store": True,
-    "stream_options.include_obfuscation": True,
-    "text.verbosity": "low",
-    "thinking.block_binding": "none",
-    "thinking.display": "omitted",
-    "user_profile_id": "u",
-    "verbosity": "low",
-    "workspace_id": "w",
-    "add_special_tokens": False,
-    "cache_salt": "a",
-    "guided_decoding_backend": "xgrammar",
-    "id_slot": -1,
-    "request_id": "a",
-} | dict.fromkeys(
+    "diagnostics": {"previous_message_id": "msg_1"}, "fallback_credit_token": "t",
+    "fallbacks": [{"model": "other"}], "image": {"context_compression": "auto"}, "n_indent": 4,
+    "response_fields": ["content", "timings/prompt_n"], "t_max_predict_ms": 500,
+    "inference_geo": "eu", "max_tool_calls": 3, "metadata": {"topic": "a"},
+    "output_config.task_budget": {"type": "tokens", "total": 1000}, "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h", "reasoning.context": "all_turns",
+    "reasoning.generate_summary": "auto", "reasoning.mode": "standard", "reasoning.summary": "auto",
+    "service_tier": "flex", "speed": "fast", "store": True,
+    "stream_options.include_obfuscation": True, "text.verbosity": "low",
+    "thinking.block_binding": "none", "thinking.display": "omitted", "user_profile_id": "u",
+    "verbosity": "low", "workspace_id": "w", "add_special_tokens": False, "cache_salt": "a",
+    "guided_decoding_backend": "xgrammar", "id_slot": -1, "request_id": "a",
+}  # fmt: skip
+SAMPLES |= dict.fromkeys(
     re.findall(
         r"\S+",
         """
@@ -296,26 +268,14 @@ def test_a_refused_field_is_named_on_the_page():
 
 
 WANTED = dict.fromkeys(UNDONE, True) | {
-    "add_special_tokens": False,
-    "context": [1],
-    "include": ["message.output_text.logprobs"],
-    "include_reasoning": False,
-    "n_cmpl": 2,
-    "parse_tool_calls": False,
-    "reasoning_format": "none",
-    "skip_special_tokens": False,
-    "modalities": ["text", "audio"],
-    "n_probs": 3,
+    "add_special_tokens": False, "context": [1], "include": ["message.output_text.logprobs"],
+    "include_reasoning": False, "n_cmpl": 2, "parse_tool_calls": False, "reasoning_format": "none",
+    "skip_special_tokens": False, "modalities": ["text", "audio"], "n_probs": 3,
     "template": "{{ .Prompt }}",
-    "mcp_servers": [{"type": "url", "url": "https://a.invalid", "name": "a"}],
-    "n_predict": 8,
-    "prompt_logprobs": 0,
-    "prompt_cache_options": {"prewarm": True},
-    "suffix": "b",
-    "top_n_sigma": 1.0,
-    "truncation": "auto",
-    "typ_p": 0.5,
-}
+    "mcp_servers": [{"type": "url", "url": "https://a.invalid", "name": "a"}], "n_predict": 8,
+    "prompt_logprobs": 0, "prompt_cache_options": {"prewarm": True}, "suffix": "b",
+    "top_n_sigma": 1.0, "truncation": "auto", "typ_p": 0.5,
+}  # fmt: skip
 """A value that asks for something, of each field that is refused."""
 
 NOTHING = {
@@ -327,7 +287,6 @@ NOTHING = {
     "modalities": ["text"], "n_predict": -1, "prompt_cache_options": {"mode": "explicit"}, "stop_token_ids": [],
     "suffix": "", "top_n_sigma": -1, "truncation": "disabled", "typ_p": 1,
 }  # fmt: skip
-"""Values that ask for nothing."""
 
 TURNED_DOWN = [(kind, field) for kind in ASKED for field in kind.refused]
 

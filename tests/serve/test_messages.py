@@ -56,11 +56,8 @@ def test_a_text_is_answered_as_in_a_chat(client, server):
     answer = ask(client, max_tokens=16)
     (block,) = answer.content
     assert block.text == chat(server, [{"role": "user", "content": "go"}])
-    assert (answer.stop_reason, answer.stop_sequence, answer.usage.output_tokens) == (
-        "max_tokens",
-        None,
-        16,
-    )
+    assert (answer.stop_reason, answer.stop_sequence) == ("max_tokens", None)
+    assert answer.usage.output_tokens == 16
     assert answer.speculation["verification"] == "strict"
 
 
@@ -71,13 +68,8 @@ def test_blocks_are_the_messages_of_a_chat(client, server):
         {"role": "user", "content": "And now?"},
     ]
     system = [{"type": "text", "text": "You add.", "cache_control": {"type": "ephemeral"}}]
-    answer = ask(
-        client,
-        TURNS,
-        max_tokens=16,
-        tools=[TOOL],
-        system=[*system, {"type": "text", "text": "Be short."}],
-    )
+    system.append({"type": "text", "text": "Be short."})
+    answer = ask(client, TURNS, max_tokens=16, tools=[TOOL], system=system)
     function = {"name": "add", "description": "Adds.", "parameters": scripted.DIGIT}
     said = chat(server, messages, tools=[{"type": "function", "function": function}])
     assert answer.content[0].text == said
@@ -97,9 +89,8 @@ def test_what_has_no_room_is_counted_and_refused_in_words_that_clients_know(clie
     assert 3000 <= counted < 3100
     with pytest.raises(anthropic.BadRequestError) as refused:
         ask(client, turns)
-    assert refused.value.body["error"]["message"] == (
-        f"prompt is too long: {counted} tokens > 1024 maximum"
-    )
+    said = refused.value.body["error"]["message"]
+    assert said == f"prompt is too long: {counted} tokens > 1024 maximum"
 
 
 def test_a_count_asks_for_no_answer(client, monkeypatch):
@@ -221,9 +212,8 @@ def test_what_another_server_ran_is_left_out():
 def test_a_document_of_text_is_read(source):
     document = {"type": "document", "source": source}
     for about, text in (({}, "Words."), ({"title": "T", "context": "C"}, "T\nC\nWords.")):
-        (turn,) = record_of(
-            messages=[{"role": "user", "content": [{**document, **about}]}]
-        ).messages
+        said = {"role": "user", "content": [{**document, **about}]}
+        (turn,) = record_of(messages=[said]).messages
         assert turn["content"] == text
 
 

@@ -116,12 +116,8 @@ def test_logprobs(client):
     assert all(len(entry.top_logprobs) == 3 for entry in told)
     assert all(entry.logprob == entry.top_logprobs[0].logprob <= 0 for entry in told)
     pieces = chat(client, logprobs=True, top_logprobs=3, max_tokens=6, stream=True)
-    streamed = [
-        e
-        for c in pieces
-        if c.choices and c.choices[0].logprobs
-        for e in c.choices[0].logprobs.content
-    ]
+    parts = [c.choices[0].logprobs for c in pieces if c.choices]
+    streamed = [entry for part in parts if part for entry in part.content]
     assert [e.logprob for e in streamed] == pytest.approx([e.logprob for e in told], abs=1e-5)
     plain = client.completions.create(model="tiny", prompt="abc", max_tokens=4, logprobs=2)
     assert len(plain.choices[0].logprobs.token_logprobs) == 4
@@ -203,9 +199,6 @@ def test_speculation_by_request(client):
     assert {token["source"] for token in told} <= {"target", "accepted"}
     loose = chat(client, extra_body={"speculation": {"verify": "margin", "gap": 9, "theta": 0}})
     assert loose.speculation["verification"] == "margin"
-
-
-# -- as clients of all kinds send it -------------------------------------------------------------------------------------
 
 
 def test_completions_are_raw(real):

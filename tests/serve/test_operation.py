@@ -198,8 +198,6 @@ def test_an_engine_that_ended_is_told_of(serve):
 
 
 def test_how_long_a_round_may_take_can_be_set():
-    from pyspec.cli.serve import ServerOptions
-
     assert ServerOptions(stall=7.0).serving("m").stall == 7.0
 
 
@@ -261,11 +259,8 @@ def test_a_line_of_each_request(serve, lines):
         response.read()
     wait(lambda: len(lines) == 3)
     first, second, third = map(json.loads, lines)
-    assert (first["status"], first["completion_tokens"], first["finish_reasons"]) == (
-        200,
-        5,
-        ["length"],
-    )
+    assert (first["status"], first["completion_tokens"]) == (200, 5)
+    assert first["finish_reasons"] == ["length"]
     assert first["ms"] >= first["first_token_ms"] > 0
     assert (second["status"], "id" in second) == (400, False)
     assert (third["stream"], third["completion_tokens"]) == (True, 6)

@@ -141,11 +141,8 @@ def test_two_calls_of_one_answer(client_of, script_all):
         text = "".join(p.function.arguments or "" for p in pieces if p.index == n)
         assert text == call.function.arguments
     results = [{"role": "tool", "tool_call_id": call.id, "content": "3"} for call in made]
-    turns = [
-        {"role": "user", "content": "go"},
-        answer.message.model_dump(exclude_none=True),
-        *results,
-    ]
+    told = answer.message.model_dump(exclude_none=True)
+    turns = [{"role": "user", "content": "go"}, told, *results]
     options["extra_body"] = {"grammar": scripted.script("Six.")}
     done = client.chat.completions.create(model="tiny", messages=turns, max_tokens=9, **options)
     assert done.choices[0].message.content == "Six."
@@ -197,26 +194,22 @@ def test_any_object_beside_reasoning_and_tools(client_of, marks):
 
 
 @pytest.mark.parametrize(
-    "asked",
-    [{}, {"tool_choice": "required"}, {"logit_bias": scripted.leaning("<"), "seed": 1}],
+    "asked", [{}, {"tool_choice": "required"}, {"logit_bias": scripted.leaning("<"), "seed": 1}]
 )
 def test_a_call_follows_a_pattern_of_its_tool(client_of, asked):
     tool = {"type": "function", "function": {"name": "f", "parameters": ODD}}
     client = client_of("<tool_call>")
     message = ask(client, tools=[tool], parallel_tool_calls=False, **asked).choices[0].message
     calls = message.tool_calls or []
-    assert [json.loads(call.function.arguments)["say"] for call in calls] == ['say "hi"'] * len(
-        calls
-    )
+    said = {json.loads(call.function.arguments)["say"] for call in calls}
+    assert said <= {'say "hi"'}
     assert calls or "tool_choice" not in asked
 
 
 def test_what_a_schema_may_not_hold_is_named(client_of):
     client = client_of("<think>")
-    form = {
-        "type": "json_schema",
-        "json_schema": {"name": "x", "schema": {"not": {"type": "integer"}}},
-    }
+    named = {"name": "x", "schema": {"not": {"type": "integer"}}}
+    form = {"type": "json_schema", "json_schema": named}
     with pytest.raises(openai.BadRequestError, match="not"):
         ask(client, response_format=form)
     assert ask(client, max_tokens=1).usage.completion_tokens == 1

@@ -37,11 +37,8 @@ def test_litellm_asks_by_either_interface(serve, litellm, provider):
 
 def test_litellm_completes_texts(serve, litellm):
     server = serve()
-    asked = {
-        "model": "text-completion-openai/tiny",
-        "api_base": f"{server.url}/v1",
-        "api_key": "none",
-    }
+    asked = {"model": "text-completion-openai/tiny", "api_key": "none"}
+    asked["api_base"] = f"{server.url}/v1"
     done = litellm.text_completion(prompt="abc", max_tokens=6, temperature=0, **asked)
     plain = {"prompt": "abc", "max_tokens": 6, "temperature": 0}
     _, told = post(server, json.dumps(plain).encode(), "/v1/completions")

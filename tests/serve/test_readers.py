@@ -16,6 +16,15 @@ from pyspec.engine.scheduler import Scheduler
 from pyspec.serve.apis import interface
 
 
+def rest(stream):
+    """What comes to the end of a response, behind which its connection is closed."""
+    text = b""
+    while not text.endswith(b"0\r\n\r\n"):
+        text += stream.recv(1 << 16)
+    stream.close()
+    return text
+
+
 def test_text_comes_while_it_is_made(serve, rounds):
     server = serve(draft="none")
     rounds.allow(20)
@@ -47,10 +56,7 @@ def test_a_round_wakes_the_loop_once(serve, monkeypatch):
     monkeypatch.setattr(service._loop, "call_soon_threadsafe", noted)
     streams = [raw(server, body(str(i), stream=True, max_tokens=40)) for i in range(4)]
     for stream in streams:
-        text = b""
-        while not text.endswith(b"0\r\n\r\n"):
-            text += stream.recv(1 << 16)
-        stream.close()
+        rest(stream)
     server.wait_idle()
     assert woken
     assert not any(woken)
@@ -61,10 +67,7 @@ def test_chunks_are_alike_but_for_their_texts(serve):
     """What is made once for all chunks is what each would say, whatever its text."""
     server = serve(draft="none")
     stream = raw(server, body(stream=True, max_tokens=40))
-    text = b""
-    while not text.endswith(b"0\r\n\r\n"):
-        text += stream.recv(1 << 16)
-    stream.close()
+    text = rest(stream)
     events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith(b"data: {")]
     first, *chunks, last = events
     plain = {key: value for key, value in first.items() if key != "choices"}
@@ -135,11 +138,7 @@ def test_slow_reader_holds_up_nobody(serve):
     assert [post(server, body(str(i)))[0] for i in range(5)] == [200] * 5
     server.wait_idle()
     assert server.tasks  # made to the end, and not yet taken
-    text = b""
-    while not text.endswith(b"0\r\n\r\n"):
-        text += stuck.recv(1 << 16)
-    assert b"[DONE]" in text
-    stuck.close()
+    assert b"[DONE]" in rest(stuck)
 
 
 def test_reader_that_never_reads_is_given_up(serve, monkeypatch):

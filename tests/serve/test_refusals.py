@@ -137,12 +137,8 @@ def test_tools_of_one_name_are_refused(serve, path, asked):
 
 def test_a_tool_that_is_found_again_is_no_second_one():
     """Each search of a conversation may find it, or one that was sent from its beginning."""
-    found = {
-        "type": "tool_search_output",
-        "call_id": "c",
-        "tools": [FUNCTION],
-        "execution": "client",
-    }
+    found = {"type": "tool_search_output", "call_id": "c", "execution": "client"}
+    found["tools"] = [FUNCTION]
     turns = [{"role": "user", "content": "hello"}, found, found]
     asked = json.dumps({"input": turns, "tools": [FUNCTION]}).encode()
     (record,) = records_of(decoded(ResponsesBody, asked), "a")
@@ -197,10 +193,7 @@ CANNOT = {
         {"messages": [{"role": "user", "content": [5]}]},
         {"messages": CALLED},
         {"messages": BEGUN, "tools": [USES], "tool_choice": {"type": "any"}},
-        {
-            "messages": BEGUN,
-            "output_config": {"format": {"type": "json_schema", "schema": OBJECT}},
-        },
+        {"messages": BEGUN, "output_config": {"format": {"type": "json_schema", "schema": OBJECT}}},
         {"tool_choice": {"type": "sometimes"}},
         {"tools": [{"type": "computer_20250124", "name": "computer"}]},
         {"tools": [{"type": "bash_anew", "name": "bash"}]},

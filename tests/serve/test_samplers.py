@@ -18,16 +18,10 @@ def server(serve_all, tiny_folder):
 
 
 MORE = {
-    "dry_multiplier": 0.8,
-    "dry_base": 1.5,
-    "dry_allowed_length": 3,
-    "dry_penalty_last_n": -1,
-    "dry_sequence_breakers": ["x", "\n"],
-    "xtc_probability": 0.6,
-    "xtc_threshold": 0.05,
-    "dynatemp_range": 0.4,
-    "dynatemp_exponent": 2.0,
-}
+    "dry_multiplier": 0.8, "dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": -1,
+    "dry_sequence_breakers": ["x", "\n"], "xtc_probability": 0.6, "xtc_threshold": 0.05,
+    "dynatemp_range": 0.4, "dynatemp_exponent": 2.0,
+}  # fmt: skip
 SAID = [{"role": "user", "content": "abcabcabcab"}]
 PATHS = {
     "completions": {"prompt": "abcabcabcab", "max_tokens": 16},

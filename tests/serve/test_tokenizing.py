@@ -46,14 +46,8 @@ def scores(path, ids):
 def test_how_likely_a_prompt_is(server, tiny_ascii, length):
     rng = np.random.default_rng(length)
     ids = [int(i) for i in rng.integers(5, 90, length)]
-    body = {
-        "prompt": [ids, ids[::-1]],
-        "max_tokens": 1,
-        "logprobs": 1,
-        "echo": True,
-        "temperature": 0,
-        "seed": 1234,
-    }
+    body = {"max_tokens": 1, "logprobs": 1, "echo": True, "temperature": 0, "seed": 1234}
+    body["prompt"] = [ids, ids[::-1]]
     first, second = ask(server, "/v1/completions", **body)["choices"]
     for choice, given in ((first, ids), (second, ids[::-1])):
         found = choice["logprobs"]
@@ -89,11 +83,13 @@ def test_scoring_beside_answers(server):
     ids = [int(i) for i in np.random.default_rng(3).integers(5, 90, 300)]
     scored = {"prompt": ids, "max_tokens": 1, "logprobs": 1, "echo": True}
     asked = [scored, {"prompt": "abcabcabc", "max_tokens": 60}] * 4
-    alone = [ask(server, "/v1/completions", **body)["choices"][0] for body in asked[:2]]
+
+    def first_choice(body):
+        return ask(server, "/v1/completions", **body)["choices"][0]
+
+    alone = list(map(first_choice, asked[:2]))
     with ThreadPoolExecutor(8) as clients:
-        found = list(
-            clients.map(lambda body: ask(server, "/v1/completions", **body)["choices"][0], asked)
-        )
+        found = list(clients.map(first_choice, asked))
     for i, choice in enumerate(found):
         assert choice["text"] == alone[i % 2]["text"]
         if i % 2 == 0:
