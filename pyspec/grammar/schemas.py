@@ -410,7 +410,7 @@ class _Closing:
         made = self._open(part)
         if ways:
             made[ways] = [self._closed(way, listed) for way in part[ways]]
-        elif listed.lists and not listed.free:
+        elif listed.lists and not listed.free and part.get("additionalProperties") is not False:
             made = self._with_end(made, listed)
         return made
 

@@ -100,6 +100,9 @@ OPEN: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "a list of none": ({"type": "object", "properties": {}}, ["{}"], ['{"z":1}']),
     "patterns": ({"type": "object", "patternProperties": {"^x": {"type": "integer"}}}, ['{"x1":1}'], ['{"x":"a"}', '{"z":1}']),
     "a required name": ({**A, "required": ["a", "b"]}, ['{"a":1,"b":[]}'], ['{"a":1}', '{"a":1,"b":1,"c":1}']),
+    "closed, with a required name": (
+        {"anyOf": [{**A, "required": ["z"], "additionalProperties": False}, B]}, ['{"b":1}'], ['{"z":1}']),
+    "closed in one way": ({"properties": {"z": True}, "anyOf": [{**A, "additionalProperties": False}]}, ['{"a":1}'], ['{"z":1}']),
     "one of two ways": ({**A, "anyOf": [{"required": ["a"]}, B]}, ['{"a":1}', '{"b":1}'], ['{"z":1}', '{"a":"x"}']),
     "itself, joined": (
         {"$defs": {"n": {**A, "allOf": [{"properties": {"in": {"$ref": "#/$defs/n"}}}]}}, "$ref": "#/$defs/n"},
