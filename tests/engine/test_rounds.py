@@ -153,6 +153,18 @@ def test_length_ends_exactly(open_llama, tiny_target, reference, n):
     assert (answer.ids, answer.finish_reason) == (reference[:n], "length")
 
 
+def test_one_token_needs_no_draft(open_llama, tiny_target, reference):
+    llm = open_llama(tiny_target, draft=tiny_target)
+    answer = ask(llm, PROMPT, 1)
+    assert (answer.ids, answer.finish_reason) == (reference[:1], "length")
+    assert counters(llm.assembly.engine).rows[1] == 0
+
+
+def test_more_tokens_than_the_context_holds_end_with_context(open_llama, tiny_target):
+    llm = open_llama(tiny_target, draft=tiny_target)
+    assert ask(llm, PROMPT, 10_000).finish_reason == "context"
+
+
 def ending(tiny_folder, reference, at):
     """The tiny target once more, with another end token: the one that first comes at place `at` or later."""
     at = next(i for i in range(at, 40) if reference[i] not in reference[:i])
