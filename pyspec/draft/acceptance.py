@@ -227,8 +227,12 @@ def fit_line(hits: Floats, seen: Floats, assumed: Floats, line: Floats, steps: i
         p = 1.0 / (1.0 + np.exp(-(line @ _CENTRES)))
         slope = _CENTRES @ (hits - seen * p) - precision @ (line - assumed)
         curvature = (_CENTRES * (seen * p * (1.0 - p))) @ _CENTRES.T + precision
-        # Newton's may leap where p is near 0 or 1
-        step = np.clip(np.linalg.solve(curvature, slope), -1.0, 1.0)
+        (a, b), (_, d) = curvature
+        u, v = slope
+        # numpy.linalg.solve sets a context variable, which must not happen inside a garbage collection (github.com/python/cpython
+        # issue 148891, Python 3.10 and 3.11): a model that is collected keeps what it learned, and comes here
+        step = np.array([d * u - b * v, a * v - b * u]) / (a * d - b * b)
+        step = np.clip(step, -1.0, 1.0)  # Newton's may leap where p is near 0 or 1
         line = np.clip(line + step, _LOWEST, _HIGHEST)
     return line
 

@@ -5,6 +5,7 @@ import json
 import time
 
 import msgspec
+import numpy as np
 import pytest
 
 from pyspec.draft.acceptance import Acceptance
@@ -69,6 +70,19 @@ def test_an_object_that_is_dropped_keeps_it(tiny_target, tiny_draft, quiet):
     del llm
     gc.collect()
     assert len(facts()) == before + 1
+
+
+def test_keeping_enters_none_of_numpys_error_states(pair, monkeypatch):
+    """The garbage collector may keep it while numpy sets that context variable, and Python 3.11 crashes at a second time."""
+    both = pair(), pair()
+    entered = []
+    monkeypatch.setattr(np.errstate, "__enter__", entered.append)
+    monkeypatch.setattr(np.errstate, "__exit__", lambda *_: None)
+    for llm in both:  # the second finds what the first wrote, and mixes both
+        teach(llm)
+        llm.pair_memory.keep()
+    assert sum(sum(kind["calibration"]["seen"]) for kind in facts()[0]["kinds"].values()) > 0
+    assert not entered
 
 
 @pytest.fixture
