@@ -47,10 +47,7 @@ static ps_status keep_row(ps_engine *engine, ps_seq *seq, int32_t at, const floa
     return PS_OK;
 }
 
-/*
- * Whether the target's top-p would leave only a row's first token. The rest of top-p, and top-k, bring nothing beside min-p, and
- * a few percent without (bench/results/blocks): see ps_draw_cut.
- */
+/* Whether top-p leaves only a row's first token, which needs no draw. */
 static bool alone(const ps_coupling *how, const ps_row *row) {
     return how->top_p > 0 && row->z1 - row->lse >= logf(how->top_p);
 }
@@ -70,7 +67,7 @@ static ps_status choose(const ps_engine *engine, ps_seq *seq, const float *row, 
         return PS_OK;
     }
     float cut;
-    PS_TRY(ps_draw_cut(row, n_vocab, &seq->coupling, &cut));
+    PS_TRY(ps_draw_cut(row, n_vocab, &seq->coupling, found.z1, &cut));
     const ps_row drawn = seq->coupling.block ? ps_block_draw(seq, i, row, n_vocab, &found, cut)
                                              : ps_temper_draw(engine, seq, i, row, n_vocab, &found, cut);
     const float log_p = row[drawn.first] - found.lse;

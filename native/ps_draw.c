@@ -118,14 +118,14 @@ ps_status ps_draw(const float *row, int32_t n_vocab, const ps_coupling *how, int
     return PS_OK;
 }
 
-/* The k largest logits of a row in order, of which `least` is at most the last; returns how many there are. */
-static int32_t take_top(float *best, const float *row, int32_t n_vocab, int32_t k, float least, int32_t level) {
+/* The k largest logits of a row in order; returns how many there are. */
+static int32_t take_top(float *best, const float *row, int32_t n_vocab, int32_t k, int32_t level) {
     int32_t held = 0;
     for (int32_t i = 0, end; i < n_vocab; i = end) {
         end = n_vocab - i < PS_STRETCH ? n_vocab : i + PS_STRETCH;
-        if (ps_scan_max(row + i, end - i, level) < least) continue;
+        if (held == k && ps_scan_max(row + i, end - i, level) <= best[k - 1]) continue;
         for (int32_t id = i; id < end; id++) {
-            if (!(row[id] >= least) || (held == k && row[id] <= best[k - 1])) continue;
+            if (held == k && row[id] <= best[k - 1]) continue;
             int32_t at = held < k ? held++ : k - 1;
             for (; at > 0 && best[at - 1] < row[id]; at--) best[at] = best[at - 1];
             best[at] = row[id];
@@ -134,22 +134,67 @@ static int32_t take_top(float *best, const float *row, int32_t n_vocab, int32_t 
     return held;
 }
 
-ps_status ps_draw_cut(const float *row, int32_t n_vocab, const ps_coupling *how, float *share) {
-    if (!row || !share || n_vocab < 1 || !how || !ps_coupling_sound(how)) return PS_E_ARG;
-    const int32_t level = ps_simd();
-    *share = how->min_p;
-    if (how->min_p > 0 || how->top_p <= 0 || how->top_p >= 1) return PS_OK;
-    const float least = ps_scan_least(row, n_vocab, how->top_k, level);
-    if (!(least > -INFINITY)) return PS_OK; /* without a top_k, or in a small vocabulary, sorting the row would cost more */
-    float best[PS_MOST_TOP];
-    const int32_t k = take_top(best, row, n_vocab, how->top_k, least, level);
-    double whole = 0, mass = 0;
-    for (int32_t i = 0; i < k; i++) whole += (double)ps_exp(best[i] - best[0]);
-    int32_t last = 0;
-    for (; last < k - 1; last++) {
-        mass += (double)ps_exp(best[last] - best[0]);
-        if (mass >= (double)how->top_p * whole) break;
+/* The logits of a row from a floor up: how many, and their weight; `most` weighs 1. */
+typedef struct part {
+    int32_t n;
+    float mass;
+} part;
+
+PS_INLINE part block_part(const float *x, int32_t n, float most, float floor) {
+    int32_t count = 0;
+    float mass = 0;
+#pragma omp simd reduction(+ : count, mass)
+    for (int32_t i = 0; i < n; i++) {
+        count += x[i] >= floor;
+        mass += x[i] >= floor ? ps_exp(x[i] - most) : 0;
     }
-    *share = ps_exp(best[last] - best[0]) * (1 - 1e-5f); /* the last token itself stays */
+    return (part){count, mass};
+}
+
+PS_CLONES(part, block_part, (const float *x, int32_t n, float most, float floor), (x, n, most, floor));
+
+static part part_from(const float *row, int32_t n_vocab, float most, float floor) {
+    part found = {0, 0};
+    for (int32_t i = 0; i < n_vocab; i += PS_BLOCK) {
+        const part more = block_part_at[ps_simd()](row + i, n_vocab - i < PS_BLOCK ? n_vocab - i : PS_BLOCK, most, floor);
+        found = (part){found.n + more.n, found.mass + more.mass};
+    }
+    return found;
+}
+
+/* The highest floor, from `low` up, that leaves as much as is wanted; `low` if none does. */
+static float floor_of(const float *row, int32_t n_vocab, float most, float low, part wanted) {
+    float high = nextafterf(most, INFINITY);
+    int32_t at_low = n_vocab, at_high = 0;
+    for (float floor; at_low - at_high > 1 && (floor = low + (high - low) / 2) > low && floor < high;) {
+        const part left = part_from(row, n_vocab, most, floor);
+        const bool enough = left.n >= wanted.n && left.mass >= wanted.mass;
+        *(enough ? &low : &high) = floor;
+        *(enough ? &at_low : &at_high) = left.n;
+    }
+    return low;
+}
+
+/* The floor of top_p over what a floor leaves. */
+static float floor_of_mass(const float *row, int32_t n_vocab, float most, float floor, float top_p) {
+    const float whole = part_from(row, n_vocab, most, floor).mass;
+    const float low = most + logf((1 - top_p) * whole / (float)n_vocab); /* all below it are less than the rest */
+    return fmaxf(floor, floor_of(row, n_vocab, most, low, (part){0, top_p * whole}));
+}
+
+ps_status ps_draw_cut(const float *row, int32_t n_vocab, const ps_coupling *how, float most, float *share) {
+    if (!row || !share || n_vocab < 1 || !how || !ps_coupling_sound(how)) return PS_E_ARG;
+    const int32_t k = how->top_k;
+    float best[PS_MOST_TOP], floor = -INFINITY;
+    if (k > 0 && k <= PS_MOST_TOP) {
+        n_vocab = take_top(best, row, n_vocab, k, ps_simd());
+        row = best;
+        floor = best[n_vocab - 1];
+    } else if (k > 0 && k < n_vocab) {
+        floor = floor_of(row, n_vocab, most, most - 86, (part){k, 0}); /* what is lower weighs nothing */
+    }
+    if (how->top_p > 0 && how->top_p < 1) floor = floor_of_mass(row, n_vocab, most, floor, how->top_p);
+    *share = how->min_p;
+    if (floor > -INFINITY) *share = fmaxf(how->min_p, ps_exp(floor - most) * (1 - 1e-5f)); /* what is at the floor stays */
     return PS_OK;
 }

@@ -68,8 +68,9 @@ typedef struct ps_coupling {
     uint64_t seed;
     float temperature; /* above 0 */
     float min_p;       /* for a whole row: ids less than this many times as likely as the first are left out; 0 for none */
-    float top_p;       /* for a draft's row: what the target's chain cuts after top_k; 0 for none */
-    int32_t top_k;     /* the target's chain begins with keeping so many ids of a row, and need not see others; 0: it sees all */
+    float top_p;       /* for a draft's row: what is left after top_k is cut by it; 0 or 1 for not */
+    int32_t top_k;     /* the target's chain begins with keeping so many ids of a row, and need not see others; 0: it sees all. A
+                        * draft's row is cut likewise */
     int32_t tempered;  /* non-zero: the draft's temperature is learned; 0 where the text depends on the draft */
     int32_t block;     /* non-zero: a draft draws with noise of its own, and is verified as a whole (ps_block.c) */
 } ps_coupling;
@@ -81,10 +82,10 @@ ps_status ps_noise(uint64_t seed, int64_t position, const int32_t *ids, int32_t 
 ps_status ps_draw(const float *row, int32_t n_vocab, const ps_coupling *how, int64_t position, ps_row *out);
 
 /*
- * The share of the first token's probability below which a draft's row is cut: min_p, or where that is 0 what the target's chain
- * would leave of the row by top_k and then top_p. Errors as ps_draw's.
+ * The share of the first token's probability below which a draft's row is cut, so that there is left what the target's chain would
+ * leave of it by top_k, then top_p, and min_p. most: the row's largest logit. PS_E_ARG as ps_draw's.
  */
-ps_status ps_draw_cut(const float *row, int32_t n_vocab, const ps_coupling *how, float *share);
+ps_status ps_draw_cut(const float *row, int32_t n_vocab, const ps_coupling *how, float most, float *share);
 
 typedef struct ps_agreement {
     float s;     /* sum over the vocabulary of min(Pd, Pc), in 0..1 */

@@ -44,9 +44,9 @@ class Coupling(NamedTuple):
     min_p: float
     """Limits what the draft draws from, as the target's chain does for the target; 0 for no limit."""
     top_p: float = 0.0
-    """Limits the draft where `min_p` does not; so does `top_k`."""
+    """Limits the draft likewise, after `top_k`."""
     top_k: int = 0
-    """How many ids of a row the target's chain keeps first; 0 where a sampler before it has to see the whole row."""
+    """How many ids of a row the target's chain keeps first, and so the draft; 0 where a sampler before it has to see them all."""
     tempered: bool = False
     """Whether the draft learns a temperature of its own. A text that depends on the draft would change by that."""
     block: bool = False

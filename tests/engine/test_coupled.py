@@ -1,4 +1,4 @@
-"""Drafts drawn with the target's noise keep the target's distribution: draws of two tokens against their joint distribution.
+"""Drafts drawn with the target's noise keep the target's distribution: draws of two or three tokens against their joint one.
 
 2,000 draws of some cases, and of the controls that must fail; 20,000 draws of every case where slow tests run.
 """
@@ -9,7 +9,20 @@ from dataclasses import replace
 
 import pytest
 from helpers import tiny
-from helpers.draws import LIMIT, MANY_ANSWERS, N_DRAWS, PROMPT, WIDE, Source, apart, pairs, sized
+from helpers.draws import (
+    LIMIT,
+    MANY_ANSWERS,
+    N_DRAWS,
+    PROMPT,
+    WIDE,
+    Source,
+    apart,
+    chances,
+    pairs,
+    possible,
+    sized,
+    texts,
+)
 
 from pyspec._lib import ffi, lib
 from pyspec.draft.simple import LengthPolicy
@@ -80,6 +93,26 @@ def test_long_drafts_keep_the_distribution(tiny_target, near_draft, options, n_d
         counts = source.pairs(n_draws)
     assert apart(counts, pairs(tiny_target, sampling)) < LIMIT
     assert source.drafted > 4 * n_draws
+
+
+@pytest.mark.parametrize("noise", ["coupled", "block"])
+@pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.3}], ids=str)
+def test_a_draft_draws_what_the_targets_chain_would_leave_it(
+    tiny_target, near_draft, noise, options
+):
+    sampling = replace(WIDE, noise=noise, **options)
+    with closing(Source(tiny_target, near_draft, 1, sampling)) as source:
+        drawn = {source.drafted_first(seed) for seed in range(400)}
+    assert sorted(drawn) == possible(chances(near_draft, sampling)[0])
+
+
+@pytest.mark.parametrize("noise", ["coupled", "block"])
+def test_three_tokens_have_the_targets_distribution_under_top_k(tiny_target, near_draft, noise):
+    sampling = replace(WIDE, noise=noise, top_k=3)
+    with closing(Source(tiny_target, near_draft, 40, sampling, length=3)) as source:
+        counts = source.texts(N_DRAWS, 3)
+    assert apart(counts, texts(tiny_target, sampling, 3)) < LIMIT
+    assert 0.05 * source.drafted < source.accepted < 0.95 * source.drafted
 
 
 class Nosy(LengthPolicy):

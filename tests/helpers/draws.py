@@ -1,10 +1,10 @@
-"""Draws of two tokens against their joint distribution, which is computed from llama-cpp-python's own rows by definition."""
+"""Draws of tokens against their joint distribution, which is computed from llama-cpp-python's own rows by definition."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 import llama_cpp
@@ -12,15 +12,12 @@ import numpy as np
 import pytest
 
 from helpers import devices, tiny
-from pyspec._lib import address
 from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.contexts import Contexts, Layout, Models
-from pyspec.engine.handle import Gate
+from pyspec.engine.options import AnswerOptions
 from pyspec.engine.room import padded
-from pyspec.engine.runs import Run
 from pyspec.grammar.languages import Constraint, of_gbnf
-from pyspec.sampling.chain import Sampling, build_chain
-from pyspec.sampling.verification import Strict
+from pyspec.sampling.chain import Sampling
 
 PROMPT = [tiny.A + i for i in (0, 1, 2, 0, 1, 2, 0, 1)]  # lookup has something to go on from
 WIDE = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -126,38 +123,54 @@ def distribution(row, sampling, emitted, allowed):
     return (1 - p) * softmax(z / heat(z, sampling)) + p * softmax(without / heat(without, sampling))
 
 
-def chances(path, sampling, letters=None):
-    """Probabilities of the token after the prompt, and by that token those of the one behind it: [n_vocab] each."""
+@contextmanager
+def says(path, sampling, letters=()):
+    """What a model says of the token after the prompt and these ones, by the options: [n_vocab]. letters: allowed, by place."""
     llm = llama_cpp.Llama(
         str(path), n_ctx=64, logits_all=True, n_threads=1, n_threads_batch=1, verbose=False
     )
-    letters = letters or (None, None)
 
-    def row(text):
+    def said(*emitted):
         llm.reset()
-        llm.eval(text)
-        return np.array(llm.scores[len(text) - 1])
+        llm.eval([*PROMPT, *emitted])
+        row = np.array(llm.scores[llm.n_tokens - 1])
+        allowed = letters[len(emitted)] if letters else None
+        return distribution(row, sampling, list(emitted), allowed)
 
-    first = distribution(row(PROMPT), sampling, [], letters[0])
-    second = {
-        one: distribution(row([*PROMPT, one]), sampling, [one], letters[1])
-        for one in np.flatnonzero(first > 0).tolist()
-    }
-    llm.close()
-    return first, second
+    with closing(llm):
+        yield said
 
 
-def pairs(path, sampling, letters=None):
-    first, second = chances(path, sampling, letters)
-    return {
-        (one, two): first[one] * p[two]
-        for one, p in second.items()
-        for two in np.flatnonzero(p > 0).tolist()
-    }
+def possible(p):
+    return np.flatnonzero(p > 0).tolist()
+
+
+def chances(path, sampling):
+    """Probabilities of the token after the prompt, and by that token those of the one behind it: [n_vocab] each."""
+    with says(path, sampling) as said:
+        return said(), {one: said(one) for one in possible(said())}
+
+
+def texts(path, sampling, n, letters=()):
+    """Probabilities of the n tokens after the prompt, by those tokens."""
+    found = {(): 1.0}
+    with says(path, sampling, letters) as said:
+        for _ in range(n):
+            rows = {text: said(*text) for text in found}
+            found = {
+                (*text, one): found[text] * p[one]
+                for text, p in rows.items()
+                for one in possible(p)
+            }
+    return found
+
+
+def pairs(path, sampling, letters=()):
+    return texts(path, sampling, 2, letters)
 
 
 class Source:
-    """Two tokens after the prompt at many seeds, through the engine's own rounds. draft: a companion may go with it."""
+    """Tokens after the prompt at many seeds, through the engine's own rounds. draft: a companion may go with it."""
 
     def __init__(self, path, draft, n_seq, sampling, grammar=None, length=2, policy=None):
         self._stack = ExitStack()
@@ -179,30 +192,39 @@ class Source:
         self._stack.close()
 
     def pairs(self, n):
-        """Counts of what came at seeds 0 to n - 1."""
+        return self.texts(n, 2)
+
+    def texts(self, n, tokens):
+        """Counts of the tokens that came at seeds 0 to n - 1."""
         counts, n_seq = Counter(), len(self.chains)
         for seed in range(0, n, n_seq):
             runs = [self._run(seq, seed + seq) for seq in range(n_seq)]
-            self._answer(runs)
-            counts.update(tuple(run.tokens[len(PROMPT) :][:2]) for run in runs)
+            self._answer(runs, tokens)
+            counts.update(tuple(run.tokens[len(PROMPT) :][:tokens]) for run in runs)
         return counts
+
+    def drafted_first(self, seed):
+        """The token that the draft proposes after the prompt."""
+        engine = self.contexts.engine
+        engine.couple(0, self._run(0, seed).coupling)
+        engine.draft([0], [1])
+        return engine.drafted(0).token[0]
 
     def _run(self, seq, seed):
         if self.chains[seq] is not None:
             self.chains[seq].close()
-        sampling = replace(self.sampling, seed=seed)
-        chain = build_chain(sampling, self.target, self.grammar, tokens=PROMPT)
-        self.chains[seq] = chain
+        options = AnswerOptions(
+            replace(self.sampling, seed=seed), max_tokens=self.length + 1, grammar=self.grammar
+        )
+        run, self.chains[seq] = options.begin(PROMPT, self.target)
+        run.seq = seq
         self.contexts.engine.set_tokens(seq, PROMPT)
-        run = Run(seq, list(PROMPT), Gate(Strict(), sampled=False), self.length + 1)
-        run.sampler = 0 if chain is None else address(chain.sampler)
-        run.coupling = sampling.coupling
         run.tally.rounds = 1  # or its first round would not draft
         return run
 
-    def _answer(self, runs):
+    def _answer(self, runs, tokens):
         live = runs
-        while live := [run for run in live if len(run.tokens) < len(PROMPT) + 2]:
+        while live := [run for run in live if len(run.tokens) < len(PROMPT) + tokens]:
             for run in live:  # an end is a token like others
                 run.finish_reason = None
             fills = [(run.seq, missing, -1) for run in live if (missing := self._missing(run))]

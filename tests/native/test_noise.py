@@ -118,29 +118,35 @@ def test_draws_of_a_real_size_are_the_twins(level, scale, min_p):
 def c_cut(row, **how):
     coupling = ffi.new("ps_coupling *", {"seed": 1, "temperature": 0.8, **how})
     out = ffi.new("float *")
-    return lib.ps_draw_cut(ffi.from_buffer("float[]", row), len(row), coupling, out), out[0]
+    view, most = ffi.from_buffer("float[]", row), row.max()
+    assert lib.ps_draw_cut(view, len(row), coupling, most, out) == lib.PS_OK
+    return row >= most + np.log(out[0]) if out[0] else row > -np.inf
+
+
+def cut(row, top_k=0, top_p=1.0, min_p=0.0):
+    """How many ids of a row a chain leaves, and how many with those that are as good as equal to the last."""
+    best = np.sort(row)[::-1][: top_k or None].astype(np.float64)
+    mass = np.exp(best - best[0]).cumsum()
+    least = best[np.searchsorted(mass, top_p * mass[-1])] if top_p < 1 else best[-1]
+    least = max(least, best[0] + math.log(min_p)) if min_p else least
+    return (row >= least).sum(), (row >= least - 3e-5).sum()
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 20.0])
-@pytest.mark.parametrize(("top_k", "top_p"), [(40, 0.95), (40, 0.3), (7, 0.9), (1, 0.9)])
-def test_a_cut_leaves_what_top_k_and_then_top_p_do(level, scale, top_k, top_p):
-    row = (scale * np.random.default_rng(5).standard_normal(49152)).astype(np.float32)
-    status, share = c_cut(row, top_k=top_k, top_p=top_p)
-    best = np.sort(row)[::-1][:top_k].astype(np.float64)
-    mass = np.exp(best - best[0]).cumsum()
-    left = int(np.searchsorted(mass, top_p * mass[-1])) + 1
-    assert status == lib.PS_OK
-    assert (row >= row.max() + np.log(np.float32(share))).sum() == left
-
-
+@pytest.mark.parametrize("n_vocab", [40, 49152])
 @pytest.mark.parametrize(
-    "how", [{"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.0}, {"min_p": 0.05}], ids=str
-)
-def test_a_row_is_cut_by_min_p_alone_where_there_is_one_or_no_top_k(how):
-    """Beside min-p the rest brings nothing, and without a top-k it costs a sort."""
-    row = np.random.default_rng(5).standard_normal(49152).astype(np.float32)
-    found = c_cut(row, **{"top_k": 40, "top_p": 0.9, **how})
-    assert found == (lib.PS_OK, np.float32(how.get("min_p", 0.0)))
+    "how",
+    [
+        {}, {"top_k": 3}, {"top_k": 1}, {"top_k": 256}, {"top_k": 257}, {"top_k": 1000}, {"min_p": 0.05},
+        {"top_p": 0.95}, {"top_p": 1e-6}, {"top_k": 40, "top_p": 0.95}, {"top_k": 40, "top_p": 0.3},
+        {"top_k": 1000, "top_p": 0.5}, {"top_k": 40, "top_p": 0.95, "min_p": 0.05}, {"top_k": 3, "min_p": 0.05},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_row_is_cut_as_the_targets_chain_cuts(level, scale, n_vocab, how):
+    row = (scale * np.random.default_rng(5).standard_normal(n_vocab)).astype(np.float32)
+    fewest, most = cut(row, **how)
+    assert fewest <= c_cut(row, **how).sum() <= most
 
 
 def test_draws_have_the_softmax_of_the_row():
