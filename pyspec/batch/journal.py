@@ -34,8 +34,7 @@ from pyspec.machine.files import file_sha256, parse
 from pyspec.text.result import RecordResult
 
 FORMAT = 1
-SYNC_S = 1.0
-"""Longest time until a record is synced to disk."""
+SYNC_S = 1.0  # longest time until a record is synced to disk
 
 _MAGIC = b'{"pyspec_batch":'
 _LONGEST = 1 << 24
@@ -44,11 +43,8 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _HASH = 64  # hex digits of a hash, which messages leave out
 RESUME = "run the same command again to resume"
 
-Key = tuple[str, str]
-"""What identifies a result: its record's id, and the hash of its request."""
-
-_WRITTEN = ""
-# stands for the id where a journal notes the hash of an output file
+Key = tuple[str, str]  # what identifies a result: its record's id, and the hash of its request
+_WRITTEN = ""  # stands for the id where a journal notes the hash of an output file
 
 
 class Journal:

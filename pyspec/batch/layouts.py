@@ -16,8 +16,7 @@ from pyspec.machine.files import write_whole
 from pyspec.requests.records import Record
 from pyspec.text.result import RecordResult
 
-Results = Callable[[int], RecordResult]
-"""The result of a record, by its place among the inputs."""
+Results = Callable[[int], RecordResult]  # the result of a record, by its place among the inputs
 
 
 class OutputFiles:
@@ -239,5 +238,4 @@ def _row(cells: Sequence[str]) -> bytes:
     return (row + "\n").encode("utf-8", "backslashreplace")
 
 
-_SPECIAL = re.compile('[,"\r\n]')
-"""Characters that require quotes."""
+_SPECIAL = re.compile('[,"\r\n]')  # characters that require quotes

@@ -28,8 +28,7 @@ from pyspec.text.result import Failure
 
 log = logging.getLogger("pyspec")
 
-MAX_RECORD = 1 << 20
-"""Default limit on a record, bytes."""
+MAX_RECORD = 1 << 20  # default limit on a record, bytes
 
 Per = Literal["line", "file", "paragraph"]
 
@@ -232,8 +231,7 @@ def rows_of(stream: BinaryIO, name: str, reading: Reading) -> Iterator[tuple[int
         csv.field_size_limit(old)
 
 
-_SNIFFED = 100
-"""Number of lines from which the delimiter is detected."""
+_SNIFFED = 100  # number of lines from which the delimiter is detected
 
 
 def _delimiter(lines: Sequence[str], name: str) -> str:
@@ -264,8 +262,7 @@ def _first_rows(lines: Sequence[str], delimiter: str, most: int) -> list[list[st
 
 
 _KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}
-_IN_FOLDERS = (".txt", ".md", ".text", ".jsonl", ".ndjson")
-# endings of the files that are read from a folder
+_IN_FOLDERS = (".txt", ".md", ".text", ".jsonl", ".ndjson")  # what is read from a folder
 
 
 @dataclass(frozen=True)
@@ -333,8 +330,7 @@ def _hidden(path: Path) -> Path | None:
     return next((each for each in parents if each.name.startswith(".")), None)
 
 
-_NAMED = 5
-"""Number of skipped files that the warning names."""
+_NAMED = 5  # number of skipped files that the warning names
 
 
 def _source(path: Path, below: str) -> InputFile:

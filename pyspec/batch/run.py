@@ -38,14 +38,9 @@ log = logging.getLogger("pyspec")
 
 Take = Callable[[], tuple[int, Record] | Answer | None]
 
-WINDOW = 64
-"""Least number of waiting records to order by length."""
-
-MIN_INTERACTIVE = 4
-"""Least default of `parallel` for an interactive batch."""
-
-_MAX_DEFAULT = 16
-# largest default of `parallel`
+WINDOW = 64  # least number of waiting records to order by length
+MIN_INTERACTIVE = 4  # least default of `parallel` for an interactive batch
+_MAX_DEFAULT = 16  # largest default of `parallel`
 
 
 _COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")

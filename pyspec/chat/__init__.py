@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-TWICE_S = 2.0
-"""A second Ctrl-C within this time, in seconds, quits, during an answer as well as at the prompt."""
-
-SHOW, HIDE, UNASKED = "show", "hide", "off"
-"""What to do with reasoning; UNASKED asks the model for none."""
+TWICE_S = 2.0  # a second Ctrl-C within this time, in seconds, quits, during an answer as well as at the prompt
+SHOW, HIDE, UNASKED = "show", "hide", "off"  # reasoning; UNASKED asks the model for none
 
 
 def state_path(variable: str, name: str) -> Path | None:

@@ -170,8 +170,7 @@ def _load(chat: Chat, argument: str, called: str = "") -> None:
     show_last(chat)
 
 
-_LISTED = 15
-"""Logged chats that /chats lists."""
+_LISTED = 15  # logged chats that /chats lists
 
 
 def _chats(chat: Chat, argument: str) -> None:
@@ -214,8 +213,7 @@ def _forget(chat: Chat, argument: str) -> None:
     chat.log, chat.kept = None, False
 
 
-_REMINDER = 12
-"""Lines of the last answer to show as a reminder."""
+_REMINDER = 12  # lines of the last answer to show as a reminder
 
 
 def show_last(chat: Chat) -> None:

@@ -18,8 +18,7 @@ from pyspec.errors import InputError, InputTooLong
 from pyspec.machine.files import parse, read_named, show, utf8, write_whole
 from pyspec.text.result import Result
 
-MAX_TEXT = 1 << 20
-"""Largest text file to read, or line to type, bytes."""
+MAX_TEXT = 1 << 20  # largest text file to read, or line to type, bytes
 
 _MAX_SESSION = 1 << 26
 
@@ -178,11 +177,8 @@ def _read(path: Path, limit: int) -> bytes:
         raise InputError(f"cannot read {path}: {reason}", "name a readable file") from error
 
 
-FOLDER = "PYSPEC_CHATS"
-"""Environment variable for the log's folder; empty for no log."""
-
-MAX_CHATS = 500
-"""Most logged chats; the oldest are deleted."""
+FOLDER = "PYSPEC_CHATS"  # environment variable for the log's folder; empty for no log
+MAX_CHATS = 500  # most logged chats; the oldest are deleted
 
 
 def log_folder() -> Path | None:

@@ -29,8 +29,7 @@ from pyspec.machine.files import utf8
 
 PROMPT, MORE = ">>> ", "... "
 QUOTE = '"""'
-HISTORY = "PYSPEC_CHAT_HISTORY"
-"""Environment variable for the history file; empty for no history."""
+HISTORY = "PYSPEC_CHAT_HISTORY"  # environment variable for the history file; empty for no history
 
 
 @dataclass(frozen=True)

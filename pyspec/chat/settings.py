@@ -17,8 +17,7 @@ from pyspec.sampling.limits import MAX_DRAFT, check_breakers
 from pyspec.sampling.options import DRY_BREAKERS, NOISES, Noise, SamplerNumbers, Sampling, numbers
 from pyspec.sampling.verification import Margin, Strict, Verification
 
-SILENT, BRIEF, FULL = "off", "brief", "on"
-"""How many statistics to print after an answer."""
+SILENT, BRIEF, FULL = "off", "brief", "on"  # how many statistics to print after an answer
 
 
 class Kind(NamedTuple):
@@ -83,8 +82,7 @@ def _setting(default: Any, kind: Kind, none: str = "") -> Any:
     return field(default=default, metadata={"kind": kind, "none": none})
 
 
-_OTHER_NAMES = {"temp": "temperature"}
-"""Settings by the names of their options, which earlier chats have, too."""
+_OTHER_NAMES = {"temp": "temperature"}  # by names of options, which earlier chats have, too
 
 
 def number_settings(kind: type[SamplerNumbers] = SamplerNumbers) -> list[tuple[str, Any, Any]]:
@@ -140,8 +138,7 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
         return Sampling(**own)
 
 
-FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}
-"""The metadata of each setting."""
+FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}  # the metadata of each setting
 
 
 USUAL = (

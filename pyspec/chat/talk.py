@@ -31,8 +31,7 @@ from pyspec.text.result import Result, result_of
 Guard = Callable[[Callable[[], None]], AbstractContextManager[list[int]]]
 """Makes Ctrl-C and SIGTERM call a function in the body, and lists the signals; a second one raises KeyboardInterrupt."""
 
-_CUT = ("length", "context", "cancelled")
-"""Ends of answers that can go on."""
+_CUT = ("length", "context", "cancelled")  # ends of answers that can go on
 
 TERMINATED = 143
 _SIGTERM = 15

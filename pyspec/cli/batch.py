@@ -37,8 +37,7 @@ from pyspec.screen.words import safe
 from pyspec.serve import served_name
 from pyspec.text.result import RecordResult
 
-FAILED_ITEMS = 3
-"""Exit code of a batch that finished with failed records."""
+FAILED_ITEMS = 3  # exit code of a batch that finished with failed records
 
 
 EXAMPLES = [

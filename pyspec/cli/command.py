@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 _RANGE = re.compile(r" *\[[-\d.<=]*x[-\d.<>=]*\]|; [-\d.<=]*x[-\d.<>=]*(?=\])")
 """The allowed range that click appends to an option's help; it is removed, since errors state it."""
 
-_IN_WORDS = re.compile(r"\[default: \((.*)\)\]")
-"""A default described in words, which click puts in parentheses."""
+_IN_WORDS = re.compile(r"\[default: \((.*)\)\]")  # click puts a default in words in parentheses
 
 ENVIRONMENT = (
     ("PYSPEC_CACHE", "folder of downloaded models and of facts about files"),

@@ -40,14 +40,9 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
-MAX_INPUT = 1 << 20
-"""Largest prompt, bytes."""
-
-INCOMPLETE = 3
-"""Exit status where an answer that follows a schema or grammar was cut: what there is of it is not valid."""
-
-_CUT = ("length", "context")
-"""Ends of an answer that are not its own."""
+MAX_INPUT = 1 << 20  # largest prompt, bytes
+INCOMPLETE = 3  # exit status where an answer that follows a schema or grammar was cut: what there is of it is not valid
+_CUT = ("length", "context")  # ends of an answer that are not its own
 
 EXAMPLES = [
     ('pyspec generate "Name three rivers."', "The default model"),

@@ -30,8 +30,7 @@ _COMMANDS = {
     "info": "Show versions, devices and folders.",
 }
 
-_MODULES = {"info": "pyspec.cli.main"}
-"""Modules of subcommands that have none of their own."""
+_MODULES = {"info": "pyspec.cli.main"}  # modules of subcommands that have none of their own
 
 _GONE = {
     "bench": "pyspec measure",
@@ -142,8 +141,7 @@ def info(as_json: bool) -> None:
         tell(missed, err=True)
 
 
-_STATE = (("CHATS", "chats"), ("CHAT_HISTORY", "chat-history"))
-"""Variables and names of what commands leave outside the cache."""
+_STATE = (("CHATS", "chats"), ("CHAT_HISTORY", "chat-history"))  # what lies outside the cache
 
 
 def _as_object(rows: Iterable[tuple[str, object]]) -> dict[str, object]:

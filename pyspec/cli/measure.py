@@ -53,8 +53,7 @@ CHATS = (
 """Prompts of each use; nothing is tuned for them."""
 
 
-Report = Callable[[int, int, str], None]
-"""Takes how far a measurement is: steps done, steps in all, and the current one."""
+Report = Callable[[int, int, str], None]  # takes steps done, steps in all, and the current one
 
 
 class GainFigures(msgspec.Struct, frozen=True):
@@ -64,8 +63,7 @@ class GainFigures(msgspec.Struct, frozen=True):
     chat: float
     draft: str
     temperature: float
-    plain: float = 0.0
-    """Tokens a second without drafts."""
+    plain: float = 0.0  # tokens a second without drafts
 
     @property
     def sentence(self) -> str:

@@ -152,8 +152,7 @@ class ServerOptions:
         return lambda line: tell(as_text(line), err=True)
 
 
-_BACKLOG = 2048
-"""Backlog of connections waiting to be accepted."""
+_BACKLOG = 2048  # backlog of connections waiting to be accepted
 
 EXAMPLES = [
     ("pyspec serve", "The default model on http://127.0.0.1:8080, with a chat page"),

@@ -20,8 +20,7 @@ from pyspec.cli.command import tell
 from pyspec.errors import InputTooLong, OptionError
 from pyspec.machine.files import open_named, utf8
 
-_NOTICE_S = 2.0
-"""How long to wait silently for stdin if there is a prompt already."""
+_NOTICE_S = 2.0  # how long to wait silently for stdin if there is a prompt already
 
 
 def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
@@ -66,8 +65,7 @@ def _say_waiting(stream: Any) -> None:
         timer.cancel()
 
 
-MAX_BYTES = 16 << 20
-"""Largest file of a grammar, template or schema, bytes."""
+MAX_BYTES = 16 << 20  # largest file of a grammar, template or schema, bytes
 
 
 def file_text(path: Path, limit: int = MAX_BYTES) -> str:
@@ -92,8 +90,7 @@ def _text(stream: BinaryIO, limit: int | None, name: str) -> str:
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
-BOTH = (signal.SIGINT, signal.SIGTERM)
-"""Signals that end an answer: Ctrl-C, or a supervisor's SIGTERM."""
+BOTH = (signal.SIGINT, signal.SIGTERM)  # end an answer: Ctrl-C, or a supervisor's SIGTERM
 
 
 @contextmanager

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 MAX_VOCAB = 1 << 20
-MAX_STATE = 1 << 26
-"""Most numbers in a layer's recurrent state; today's largest models have a thirtieth of that."""
+MAX_STATE = 1 << 26  # numbers in a layer's recurrent state; the largest models have a thirtieth
 _CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 _POSITIONS = "position_embd.weight"
 _UP = re.compile(r"\.\.[/\\]")
@@ -322,8 +321,7 @@ def _type(header: Header) -> str:
     return max(sizes, key=lambda kind: sizes[kind], default="")
 
 
-_OWN_KIND = frozenset(["eagle3", "dflash", "gemma4-assistant"])
-"""Architectures that are kinds of drafts by themselves."""
+_OWN_KIND = frozenset(["eagle3", "dflash", "gemma4-assistant"])  # each a kind of draft by itself
 
 
 def _kind(header: Header) -> str:

@@ -18,11 +18,8 @@ from pyspec.gguf.reader import Array, Header, parse_header
 from pyspec.machine.files import show
 from pyspec.machine.others import file_name_of
 
-EAGLE3 = "eagle3"
-"""The architecture of EAGLE-3 files. Each is made for one target only, even if the vocabulary fits others."""
-
-MTP = "mtp"
-"""The name of the draft by the target's own next-token head, and the kind of a file that holds only such heads."""
+EAGLE3 = "eagle3"  # the architecture of EAGLE-3 files. Each is made for one target only, even if the vocabulary fits others
+MTP = "mtp"  # the name of the draft by the target's own next-token head, and the kind of a file that holds only such heads
 
 ASSISTANT = "gemma4-assistant"
 DFLASH = "dflash"
@@ -37,17 +34,14 @@ NAMES = {
 }
 """Names in lists."""
 
-STATE_KINDS = frozenset(NAMES)
-"""Kinds of draft files that read the states of one particular target."""
+STATE_KINDS = frozenset(NAMES)  # kinds of draft files that read the states of one particular target
 
 _LAST = "qwen3next qwen35 qwen35moe gpt-oss gemma4 nemotron_h nemotron_h_moe mimo2 deepseek4 bailingmoe3"
 _INPUTS = f"{_LAST} llama qwen3 qwen3moe lfm2 lfm2moe hunyuan-dense hunyuan_vl minimax-01 minimax-m2 muse-glimmer nanbeige"
 
+# architectures whose layer inputs llama.cpp can return; for others it ends the process
 SHOWS_LAYERS = frozenset(_INPUTS.split())
-"""Architectures whose layer inputs llama.cpp can return; for others it ends the process."""
-
-SHOWS_LAST = frozenset(_LAST.split())
-"""Those that can also return the output of the last layer."""
+SHOWS_LAST = frozenset(_LAST.split())  # those that can also return the output of the last layer
 
 _ONE_HEAD = "qwen35 qwen35moe qwen3next bailingmoe3 cohere2moe deepseek2 deepseek32 glm-dsa glm4moe nemotron_h_moe"
 ONE_HEAD = frozenset(_ONE_HEAD.split())
@@ -57,8 +51,7 @@ asserts that there is only one."""
 STREAMS = frozenset(["deepseek4"])
 """Architectures with a graph for the head, but with states of several streams, which the engine does not read."""
 
-CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])
-"""Architectures that may have several heads, one for each drafted token."""
+CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])  # may have a head for each drafted token
 
 MAX_HEADS = 8
 
@@ -66,8 +59,7 @@ _NO_STATES = "mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7 jamba falcon-h1 plamo2 
 NO_STATES = frozenset(_NO_STATES.split())
 """Recurrent and hybrid architectures whose states llama.cpp cannot roll back, so that nothing can be drafted for them."""
 
-_BLOCK = 16
-"""Rows of a DFlash block if the file does not say."""
+_BLOCK = 16  # rows of a DFlash block if the file does not say
 
 _MAX_ROWS = 64
 _MAX_LAYERS = 16
@@ -358,8 +350,7 @@ PURPOSES = {
 }
 """Descriptions of files that are not a model by themselves, by `Facts.kind`."""
 
-_NO_DECODE = frozenset(["t5", "t5encoder"])
-"""Architectures from which llama-cpp-python cannot even take embeddings: it asserts."""
+_NO_DECODE = frozenset(["t5", "t5encoder"])  # llama-cpp-python asserts even for embeddings
 
 _HINTS = {
     **dict.fromkeys(STATE_KINDS, "give it as --draft beside that model"),

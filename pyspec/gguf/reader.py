@@ -76,8 +76,7 @@ class Array:
     offset: int
 
 
-Value = int | float | bool | str | Array
-"""The value of a metadata entry."""
+Value = int | float | bool | str | Array  # the value of a metadata entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +255,7 @@ def _counts(c: Cursor) -> tuple[int, int, int]:
     return version, n_tensors, n_kv
 
 
-_LEAST = 24
-"""Bytes of the magic, the version and two counts, with which every file begins."""
+_LEAST = 24  # bytes of the magic, the version and two counts, with which every file begins
 
 _FOREIGN = (
     (rb"version https://git-lfs", "it is a git-lfs pointer, not the model", "fetch the model itself with `git lfs pull`"),

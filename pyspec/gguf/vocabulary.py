@@ -17,14 +17,9 @@ from pyspec.gguf.reader import STRING, Array, Header
 
 TOKENS = "tokenizer.ggml.tokens"
 
-MAX_DIFFERENCE = 128
-"""Largest difference in vocabulary size: models of one family may be padded differently."""
-
-FIRST_COMPARED = 5
-"""The first id whose text is compared: files of one family write the special tokens before it differently."""
-
-_MARKS, _MAX_MARKS = (3, 4), 64
-"""Token types that count as marks, control and user-defined, and how many marks are kept."""
+MAX_DIFFERENCE = 128  # in vocabulary size: models of one family may be padded differently
+FIRST_COMPARED = 5  # the first id whose text is compared: files of one family write the special tokens before it differently
+_MARKS, _MAX_MARKS = (3, 4), 64  # types of tokens, control and user-defined; most to keep
 _TYPES = {
     "llama": "SPM", "bert": "WPM", "gpt2": "BPE", "hybriddna": "BPE", "whitespace": "BPE", "gemma4": "BPE",
     "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLAMO2",
@@ -32,8 +27,7 @@ _TYPES = {
 """llama.cpp's tokenizer types (src/llama-vocab.cpp)."""
 
 _BOS = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon"
-_BOS_FIRST = frozenset(_BOS.split())
-"""Pre-tokenizers that add BOS if the file does not say."""
+_BOS_FIRST = frozenset(_BOS.split())  # pre-tokenizers that add BOS if the file does not say
 
 _ENDS = {"SPM": (1, 2), "WPM": (101, None), "BPE": (11, 11), "UGM": (None, 1), "PLAMO2": (1, 2)}
 """BOS and EOS of each type if the file names none."""
@@ -158,11 +152,8 @@ def _marks(header: Header, texts: Sequence[bytes]) -> tuple[tuple[int, str], ...
 # llama.cpp walks it at each position of a text, and throws through C if a step leaves the array or a text has no end. It is
 # unknown which inputs do that, so the whole table is walked here.
 
-LARGEST_TABLE = 1 << 20
-"""Largest table, bytes; SentencePiece's own are a quarter of that."""
-
-DEEPEST = 255
-"""Longest entry, bytes: each position of a text may cost as many steps."""
+LARGEST_TABLE = 1 << 20  # largest table, bytes; SentencePiece's own are a quarter of that
+DEEPEST = 255  # longest entry, bytes: each position of a text may cost as many steps
 
 _HAS_TEXT, _WIDE, _VALUE = 1 << 8, 1 << 9, 0x7FFFFFFF
 

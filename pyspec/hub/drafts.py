@@ -26,20 +26,11 @@ LARGEST = 0.35
 Of the bytes that a token reads, which of a mixture are few; of the whole file for heads, which are made for their target.
 """
 
-LARGEST_KNOWN = 0.5
-"""Largest draft to suggest for fetching, as a share of what a token of the target reads."""
-
-LARGE = 10**9
-"""Size of a target in bytes from which a draft is worth a hint."""
-
-TIMEOUT_S = 0.05
-"""How long a start may spend on reading new files' headers, seconds."""
-
-MAX_TRIED = 4
-"""Most files that a start tries as drafts: each trial loads one in a child."""
-
-BESIDE = "beside it"
-"""Origin of a file in the target's folder that is otherwise unknown."""
+LARGEST_KNOWN = 0.5  # largest to suggest for fetching, of what a token of the target reads
+LARGE = 10**9  # size of a target in bytes from which a draft is worth a hint
+TIMEOUT_S = 0.05  # how long a start may spend on reading new files' headers, seconds
+MAX_TRIED = 4  # most files that a start tries as drafts: each trial loads one in a child
+BESIDE = "beside it"  # origin of a file in the target's folder that is otherwise unknown
 
 
 @dataclass(frozen=True)

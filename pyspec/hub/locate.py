@@ -312,8 +312,7 @@ def _unknown(name: str) -> ModelNotFound:
     return ModelNotFound(f"there is no model {show(name)} here", hint)
 
 
-_TAGGED = re.compile(r"[A-Za-z0-9._/-]+:[A-Za-z0-9._-]+")
-"""The form of ollama's model names."""
+_TAGGED = re.compile(r"[A-Za-z0-9._/-]+:[A-Za-z0-9._-]+")  # the form of ollama's model names
 
 _HUB_NAME = "OWNER/REPO:TYPE, where TYPE is Q4_K_M, for example"
 
@@ -327,8 +326,7 @@ def _near(name: str, among: Iterable[str]) -> list[str]:
     return [known[each] for each in found if _may_be_meant(typed, sizes_of(each))][:3]
 
 
-_NUMBER = re.compile(r":(\d+(?:\.\d+)?)$")
-"""A size without its unit yet."""
+_NUMBER = re.compile(r":(\d+(?:\.\d+)?)$")  # a size without its unit yet
 
 
 def _may_be_meant(typed: str, sizes: set[str]) -> bool:

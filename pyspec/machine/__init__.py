@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-AUTO = "auto"
-"""A value of `n_gpu_layers` besides numbers: as many as fit."""
-
-EXTRA_BUFFERS = ("auto", "on", "off")
-"""Values of `extra_buffers`."""
+AUTO = "auto"  # a value of `n_gpu_layers` besides numbers: as many as fit
+EXTRA_BUFFERS = ("auto", "on", "off")  # values of `extra_buffers`
 
 
 def parse_devices(text: str | Iterable[str] | None) -> tuple[str, ...]:

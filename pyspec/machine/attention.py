@@ -26,17 +26,14 @@ from pyspec.machine.machine import Watch, address_space_left, is_quiet, machine_
 
 log = logging.getLogger("pyspec")
 
-DEEPEST = 4096
-"""Tokens of context behind which attention is timed, at most: a deeper text would take seconds to read."""
-
+DEEPEST = 4096  # tokens of context behind which attention is timed, at most: a deeper text would take seconds to read
 _ANSWER = 128  # tokens of an answer, which are weighed against the reading of a prompt as deep as the context
 _CHUNK = 256  # rows of a prompt in a decode
 _CHUNK_TURNS, _ROW_TURNS = 2, 8
 _ROOM = 1 << 30  # bytes of address space that measuring may take
 _SCORE_BYTES, _MAX_SCORES = 4, 1 / 16
 # without flash attention, scores of a micro-batch by all cells and heads lie in memory; the share of it that they may take
-_BUSY = "busy "
-# before a choice that was made while other programs needed the processors
+_BUSY = "busy "  # before a choice that was made while other programs needed the processors
 
 
 class Heads(NamedTuple):

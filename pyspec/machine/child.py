@@ -177,8 +177,7 @@ def errors_of(lc: ModuleType, on_line: Callable[[str], None] = lambda _line: Non
     return errors
 
 
-KEPT: list[object] = []
-"""What llama.cpp may use as long as the process lives: callbacks, and what parameters point to."""
+KEPT: list[object] = []  # what llama.cpp may use to the end: callbacks, what parameters point to
 
 
 def say(line: str) -> None:
@@ -200,20 +199,11 @@ def limit(**most: int) -> None:
 # -- trial loads -------------------------------------------------------------------------------------------------------
 
 
-ROWS = (1, 8, 64)
-"""Rows of the decodes: a plain step, a verified draft, a prompt. Each uses different kernels."""
-
-SILENT = 4
-"""Rows of one more decode without logits, like a prompt read in pieces."""
-
-MAX_CONTEXT = 8192
-"""Largest context to try, tokens; more only takes longer."""
-
-MAX_SECONDS = 1.0
-"""Time limit for tokenizing a line. It takes microseconds, unless it never ends and uses up gigabytes of memory."""
-
-TEXT = "Hello, w\u00f6rld\n\0\ufffd \u4e16\u754c".encode()
-"""Words, non-ASCII letters, NUL, and the replacement character."""
+ROWS = (1, 8, 64)  # of a plain step, a verified draft, a prompt: each uses different kernels
+SILENT = 4  # rows of one more decode without logits, like a prompt read in pieces
+MAX_CONTEXT = 8192  # largest context to try, tokens; more only takes longer
+MAX_SECONDS = 1.0  # time limit for tokenizing a line. It takes microseconds, unless it never ends and uses up gigabytes of memory
+TEXT = "Hello, w\u00f6rld\n\0\ufffd \u4e16\u754c".encode()  # not ASCII alone, NUL, replacement
 
 
 def load_model(lc: ModuleType, path: str, loading: dict[str, Any], *, check: bool) -> Any:

@@ -19,8 +19,7 @@ from pyspec.machine.child import ggml_function
 from pyspec.machine.files import recall, remember
 from pyspec.machine.machine import this_machine
 
-_KINDS = ("CPU", "GPU", "integrated GPU", "accelerator")
-"""Names of ggml_backend_dev_type's values from 0 on."""
+_KINDS = ("CPU", "GPU", "integrated GPU", "accelerator")  # ggml_backend_dev_type's values
 
 _SPARE, _SPARE_SHARE = 1 << 30, 0.1
 # bytes to leave free on a device for kernels' own buffers and other programs, at most this share of its memory

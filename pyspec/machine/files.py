@@ -224,8 +224,7 @@ def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator
 # -- JSON of ours ------------------------------------------------------------------------------------------------------
 
 
-MAX_JSON = 64 << 20
-"""Most bytes of a file that `read_json` reads."""
+MAX_JSON = 64 << 20  # most bytes of a file that `read_json` reads
 
 
 def parse(data: bytes | str, kind: type[T]) -> T:

@@ -24,12 +24,9 @@ _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*|NVFP4))(?=[-.]|$)",
     re.IGNORECASE,
 )
-LATER_PART = re.compile(r"-(?!00001-of-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
-"""Matches a model's file that is not its first part."""
-PART = re.compile(r"-\d{5}-of-\d{5}(?=(\.gguf)?$)", re.IGNORECASE)
-"""Matches the end of a part's name, before the suffix."""
-PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
-"""Types to take, in this order, if a repository is named without one."""
+LATER_PART = re.compile(r"-(?!00001-of-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)  # not the first
+PART = re.compile(r"-\d{5}-of-\d{5}(?=(\.gguf)?$)", re.IGNORECASE)  # the end of a part's name
+PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")  # types of a repository, best first
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _DRAFT_LAYER = "application/vnd.ollama.image.draft"
 _PARAMS_LAYER = "application/vnd.ollama.image.params"

@@ -43,8 +43,7 @@ class Body(UndoneFields, kw_only=True):
     Qwen's, think Ollama's, thinking Anthropic's and reasoning OpenRouter's.
     """
 
-    refused: ClassVar[tuple[str, ...]] = REFUSED
-    """Fields of this kind of request that are refused."""
+    refused: ClassVar[tuple[str, ...]] = REFUSED  # fields of this kind of request that are refused
 
     model: str | None = None
     stop: str | list[str] | None = None
@@ -70,8 +69,7 @@ class Body(UndoneFields, kw_only=True):
 
     form: ClassVar[str] = CHAT
 
-    most_answers: ClassVar[int] = 16
-    """How many answers to one prompt may be asked for."""
+    most_answers: ClassVar[int] = 16  # how many answers to one prompt may be asked for
 
     @property
     def answers(self) -> int:
@@ -180,8 +178,7 @@ class Body(UndoneFields, kw_only=True):
 
 
 _OUTPUTS = "structured_outputs"
-_NO_JSON = ("regex", "choice", "grammar")
-"""vLLM's names for formats other than JSON."""
+_NO_JSON = ("regex", "choice", "grammar")  # vLLM's names for formats other than JSON
 
 
 def _language_of(field: str, form: dict[str, Any] | None) -> Language | None:

@@ -122,8 +122,7 @@ UNDONE = _ANYWHERE | {
 }  # fmt: skip
 """Every refused field of any kind of request."""
 
-REFUSED = tuple(sorted(_ANYWHERE))
-"""Names of the fields that are read of all kinds of request, to refuse them."""
+REFUSED = tuple(sorted(_ANYWHERE))  # fields that are read of all kinds of request, to refuse them
 
 if TYPE_CHECKING:
     UndoneFields = RequestFields

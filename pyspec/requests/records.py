@@ -26,8 +26,7 @@ from pyspec.text.messages import standard
 from pyspec.text.result import Failure, RecordResult
 from pyspec.text.stream import check_stops
 
-CHAT, COMPLETION = "chat", "completion"
-"""OpenAI's two kinds of requests and responses."""
+CHAT, COMPLETION = "chat", "completion"  # OpenAI's two kinds of requests and responses
 
 
 class SpeculationBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,7 +73,6 @@ class RequestFields(_Numbers, kw_only=True):
 
 
 SAMPLER_FIELDS = (*(each.name for each in OFFERED), "logit_bias", "dry_sequence_breakers")
-"""A record's sampler options."""
 
 
 class Record(RequestFields, kw_only=True):

@@ -212,8 +212,7 @@ def screen_of(color: str) -> Screen:
     return Screen(console(), console(stderr=True))
 
 
-_WIDEST = 1000
-"""Width of a pipe: no line is folded, so that scripts can read it."""
+_WIDEST = 1000  # width of a pipe: no line is folded, so that scripts can read it
 
 
 def print_listing(
@@ -260,8 +259,7 @@ _FIGURES = ("GB", "GB in memory", "share", "downloads")
 # -- tokens by source ----------------------------------------------------------------------------------------------------
 
 
-Bytes = Callable[[int], bytes]
-"""Returns the bytes of a token."""
+Bytes = Callable[[int], bytes]  # returns the bytes of a token
 
 _STYLES = {Source.TARGET: "", Source.ACCEPTED: "green", Source.RELAXED: "bold yellow"}
 _FRAMES = {Source.TARGET: ("", ""), Source.ACCEPTED: ("[", "]"), Source.RELAXED: ("{", "}")}

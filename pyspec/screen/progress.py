@@ -102,8 +102,7 @@ def file_of(model: str | os.PathLike[str]) -> str:
         return str(resolve(model, progress))
 
 
-LINE_S = 10.0
-"""Seconds between progress lines without a terminal."""
+LINE_S = 10.0  # seconds between progress lines without a terminal
 
 
 @contextmanager

@@ -25,8 +25,7 @@ def counted(n: int, thing: str) -> str:
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
-SAME = 0.05
-"""How far from 1 a factor may be and still count as the same speed."""
+SAME = 0.05  # how far from 1 a factor may be and still count as the same speed
 
 
 def speed_sentence(block: Mapping[str, Any], tokens_per_second: float) -> str:
@@ -59,8 +58,7 @@ def _against(block: Mapping[str, Any]) -> str:
     return f", {factor:.{0 if factor >= 10 else 1}f} times plain decoding"
 
 
-_RIGHT = 0.75
-"""Share of correct checked tokens above which an undrafted text does not count as hard to predict."""
+_RIGHT = 0.75  # share of correct checked tokens above which an undrafted text does not count as hard to predict
 
 
 def _undrafted(block: Mapping[str, Any]) -> str:

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MAX_BODY = 1 << 24
-"""Bytes of a request's body: agents send the whole conversation with each."""
-
-STALL_S = 600.0
-"""Time limit of a round: a slow machine needs minutes for a prefill chunk of 512 tokens."""
+MAX_BODY = 1 << 24  # bytes of a request's body: agents send the whole conversation with each
+STALL_S = 600.0  # limit of a round: a slow machine needs minutes for a prefill of 512 tokens
 
 
 @dataclass(frozen=True)

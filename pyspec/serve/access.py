@@ -23,14 +23,9 @@ from pyspec.serve import lines_of
 from pyspec.serve.pending import PendingRequest
 from pyspec.text.result import Result
 
-REQUEST = "pyspec.request"
-"""Key of the `PendingRequest` in a request's scope."""
-
-REQUEST_ID = "pyspec.request_id"
-"""Key of the request's id in its scope: the one in the response's headers."""
-
-UNRECORDED = ("/health", "/metrics")
-"""Paths that programs poll, and that are not recorded."""
+REQUEST = "pyspec.request"  # key of the `PendingRequest` in a request's scope
+REQUEST_ID = "pyspec.request_id"  # key of its id: the one in the response's headers
+UNRECORDED = ("/health", "/metrics")  # paths that programs poll, and that are not recorded
 
 
 class LengthCheck:
@@ -104,8 +99,7 @@ def as_text(line: str) -> str:
     return ", ".join(words)
 
 
-_GONE = 499
-"""Status of a request whose client has left."""
+_GONE = 499  # status of a request whose client has left
 
 
 def facts(pending: PendingRequest | None) -> dict[str, Any]:
@@ -154,8 +148,7 @@ class Keys:
         return hashlib.sha256(found[0]).hexdigest()[:32] if len(self._keys) > 1 else ""
 
 
-_BODY_S = 30.0
-# time limit for receiving a request's body
+_BODY_S = 30.0  # time limit for receiving a request's body
 
 
 async def whole_body(request: Request, most: int) -> bytes:

@@ -366,8 +366,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     return json_response(refusal(status, code, message), status, headers)
 
 
-_UNNAMED = ("Not Found", "Method Not Allowed")
-# Starlette's sentences for unknown paths and methods, which name neither
+_UNNAMED = ("Not Found", "Method Not Allowed")  # Starlette's, which name no path or method
 
 
 def _log(request: Request, error: BaseException, status: int) -> None:

@@ -17,11 +17,8 @@ from pyspec.errors import InputError, OptionError, TooManyRequests
 from pyspec.gguf.header import read_header
 from pyspec.llama.speculative import SpeculativeLlama
 
-MAX_INPUTS = 2048
-"""Largest number of texts per request, as OpenAI has it."""
-
-MAX_ROWS = 2048
-"""Default for the longest text: attention takes memory by its square."""
+MAX_INPUTS = 2048  # largest number of texts per request, as OpenAI has it
+MAX_ROWS = 2048  # default for the longest text: attention takes memory by its square
 
 
 class EmbeddingBody(msgspec.Struct):

@@ -14,8 +14,7 @@ from pyspec.serve import ServerSettings
 from pyspec.serve.pending import AnswerListener
 from pyspec.serve.service import Service
 
-_WAIT_S = 30.0
-# time for a model's answers to end before it is unloaded
+_WAIT_S = 30.0  # time for a model's answers to end before it is unloaded
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ log = logging.getLogger("pyspec")
 FAILED = {"InputError": 400, "OptionError": 400, "Cancelled": 503}
 """HTTP status of a failed answer by the exception's name; 500 for others."""
 
-AnswerListener = Callable[[RecordResult, dict[str, float]], None]
-"""Takes the result of a finished answer, and its times."""
+AnswerListener = Callable[[RecordResult, dict[str, float]], None]  # takes a result, and its times
 
 
 @dataclass

@@ -50,14 +50,9 @@ log = logging.getLogger("pyspec")
 _JOIN_S = 0.2
 _STOP_S = 30.0
 # the thread's time to end after a decode is cancelled: llama.cpp finishes a context that it is making
-_CUT_S = 5.0
-# the time that cancelled answers have to report their end
-
-LIGHT = 1 << 15
-"""Requests of up to this many bytes are prepared at once. Larger ones have a queue of their own."""
-
-_AT_ONCE = 2
-# threads for large requests, which must not delay others
+_CUT_S = 5.0  # the time that cancelled answers have to report their end
+LIGHT = 1 << 15  # bytes of requests that are prepared at once; larger ones have their own queue
+_AT_ONCE = 2  # threads for large requests, which must not delay others
 
 
 class Service:

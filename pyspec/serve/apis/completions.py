@@ -23,8 +23,7 @@ from pyspec.text.parts import TokenLogprobs
 from pyspec.text.result import Likely, chat_logprobs
 
 _TEXT = {"content"}
-_PLACE = "\0text\0"
-"""Placeholder for the text in a chunk that is encoded once; NUL occurs in no name."""
+_PLACE = "\0text\0"  # stands for the text in a chunk that is encoded once; no name has a NUL
 
 
 def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:

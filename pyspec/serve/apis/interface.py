@@ -44,8 +44,7 @@ PROMPT_TOO_LONG = (
 )
 
 
-PING = b":\n\n"
-"""A server-sent comment, which clients ignore."""
+PING = b":\n\n"  # a server-sent comment, which clients ignore
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,7 @@ class Interface:
     ping: bytes = PING  # if empty, none are sent
 
 
-NO_THREADS = "thread_unsupported_request"
-"""Anthropic's code that makes clients retry without threads."""
+NO_THREADS = "thread_unsupported_request"  # Anthropic's: clients then retry without threads
 
 _CODES: tuple[tuple[type[Exception], int, str | None], ...] = (
     (ShuttingDown, 503, "shutting_down"),
@@ -125,11 +123,8 @@ def event(value: dict[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), msgspec.json.encode(value))
 
 
-READER_S = 120.0
-"""Time limit for a client to make room in a full connection."""
-
-Admission = tuple["PendingRequest", "Callable[[], None]"]
-"""A running request, and the function that ends it."""
+READER_S = 120.0  # time limit for a client to make room in a full connection
+Admission = tuple["PendingRequest", "Callable[[], None]"]  # and the function that ends it
 
 
 class EventStream(StreamingResponse):

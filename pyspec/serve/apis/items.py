@@ -91,20 +91,14 @@ def _turn(item: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-_SEARCH = "tool_search"
-"""A search for tools, which agents have no name for."""
-
-KINDS = ("function", "custom", "namespace", _SEARCH)
-"""Types of client-run tools; a namespace holds tools of the other types."""
+_SEARCH = "tool_search"  # a search for tools, which agents have no name for
+KINDS = ("function", "custom", "namespace", _SEARCH)  # of tools that clients run
 
 _UNKNOWN = ("local_shell", "shell", "apply_patch", "computer", "computer_use_preview")
 # types of tools that clients run and whose schemas only OpenAI's models know
 
-CALLS = ("function_call", "custom_tool_call", "tool_search_call")
-"""Types of items that call them."""
-
-OUTPUTS = ("function_call_output", "custom_tool_call_output", "tool_search_output")
-"""Types of items with a call's output."""
+CALLS = ("function_call", "custom_tool_call", "tool_search_call")  # types of items that call them
+OUTPUTS = ("function_call_output", "custom_tool_call_output", "tool_search_output")  # of calls
 
 SERVERS = (
     "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_list_tools",

@@ -194,8 +194,7 @@ def _found(content: Any) -> Iterator[str]:
             yield block["tool_name"]
 
 
-_DOCUMENTS = {"text": "data", "content": "content"}
-# types of documents' sources that are text, and the member that holds it
+_DOCUMENTS = {"text": "data", "content": "content"}  # sources that are text: type and member
 
 
 def _text(block: dict[str, Any]) -> str:

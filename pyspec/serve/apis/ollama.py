@@ -51,8 +51,7 @@ class OllamaBody(Body):
 
     refused = (*(name for name in REFUSED if name != "suffix"), "logprobs", "top_logprobs")
     most_answers = 1
-    asks: ClassVar[str]
-    """The field without which a request only loads the model."""
+    asks: ClassVar[str]  # the field without which a request only loads the model
 
     options: OllamaOptions | None = None
     format: str | dict[str, Any] | None = None
@@ -261,8 +260,7 @@ OLLAMA_TEXTS = Interface(
 
 # -- models ------------------------------------------------------------------------------------------------------------
 
-OLLAMA_VERSION = "0.12.6"
-"""The version of ollama whose API is served: clients check it before they use newer features."""
+OLLAMA_VERSION = "0.12.6"  # the version of ollama whose API is served: clients check it before they use newer features
 
 _FOREVER = "2318-01-01T00:00:00Z"
 
