@@ -126,10 +126,8 @@ class Journal:
         free = ""
         with contextlib.suppress(OSError):
             free = f", {shutil.disk_usage(self.path.parent).free / 1e6:.0f} MB free"
-        return BatchWriteError(
-            f"{self.path} cannot be written: {error.strerror}{free}; {len(self.places)} records are kept",
-            f"free some space, then {RESUME}",
-        )
+        what = f"{self.path} cannot be written: {error.strerror}{free}; {len(self.places)} records are kept"
+        return BatchWriteError(what, f"free some space, then {RESUME}")
 
     def _keep(self, result: RecordResult, size: int) -> None:
         key = result.id, result.prompt_sha256
@@ -197,10 +195,9 @@ def _other(path: Path, first: bytes, run: dict[str, Any]) -> ResumeMismatch:
     except ValueError:
         was = {}
     now = msgspec.json.decode(msgspec.json.encode(run))
-    return ResumeMismatch(
-        f"{path} belongs to a run with other {changed_settings(was, now) or 'format'}",
-        "run the same command again, give another -o, or start over with --overwrite",
-    )
+    what = f"{path} belongs to a run with other {changed_settings(was, now) or 'format'}"
+    hint = "run the same command again, give another -o, or start over with --overwrite"
+    return ResumeMismatch(what, hint)
 
 
 def changed_settings(was: dict[str, Any], now: dict[str, Any]) -> str:

@@ -38,13 +38,11 @@ class OutputFiles:
         read = {os.path.realpath(source.path) for source in inputs if source.path is not None}
         for path in self.signatures:
             if os.path.realpath(path) in read:
-                raise InputError(
-                    f"{as_text(str(path))} is an input and would be overwritten", "give another -o"
-                )
+                hint = "give another -o"
+                raise InputError(f"{as_text(str(path))} is an input and would be overwritten", hint)
             if self.signatures[path] is not None and _is_model(path):
-                raise InputError(
-                    f"{as_text(str(path))} is a model and would be overwritten", "give another -o"
-                )
+                hint = "give another -o"
+                raise InputError(f"{as_text(str(path))} is a model and would be overwritten", hint)
 
     def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
         """Yield the content of a file in parts."""
@@ -79,23 +77,19 @@ class OutputFiles:
                 raise FileExistsError
             write_whole(path, chunks, replace=self.signatures[path] is not None)
         except FileExistsError:
-            raise BatchWriteError(
-                f"{as_text(str(path))} appeared or changed while the batch ran and is not overwritten",
-                "move it away and run the same command again: all records are in the journal",
-            ) from None
+            what = f"{as_text(str(path))} appeared or changed while the batch ran and is not overwritten"
+            hint = "move it away and run the same command again: all records are in the journal"
+            raise BatchWriteError(what, hint) from None
         except OSError as error:
-            raise BatchWriteError(
-                f"{path} cannot be written: {error.strerror}; all records are in the journal",
-                "free some space and run the same command again: it only writes the file",
-            ) from None
+            what = f"{path} cannot be written: {error.strerror}; all records are in the journal"
+            hint = "free some space and run the same command again: it only writes the file"
+            raise BatchWriteError(what, hint) from None
         self.signatures[path] = _signature(path)
 
     def refuse(self, path: Path, why: str = "") -> ResumeMismatch:
         """The error for a foreign file at `path`."""
-        return ResumeMismatch(
-            f"{as_text(str(path))} exists and is not the result of this run{why}",
-            "give another -o, use --overwrite, or move it away",
-        )
+        what = f"{as_text(str(path))} exists and is not the result of this run{why}"
+        return ResumeMismatch(what, "give another -o, use --overwrite, or move it away")
 
 
 def _sha256(chunks: Iterable[bytes]) -> str:
@@ -146,9 +140,8 @@ class TextFiles(OutputFiles):
                 raise InputError(f"{source.name}: -o DIR/ is for text files", "give -o OUT.jsonl")
             path = folder / source.below
             if path in self._sources:
-                raise InputError(
-                    f"two inputs would be written to {as_text(str(path))}", "rename one of them"
-                )
+                hint = "rename one of them"
+                raise InputError(f"two inputs would be written to {as_text(str(path))}", hint)
             self._sources[path] = source.name
         journal = folder / "pyspec-batch.journal"
         super().__init__(self._sources, inputs, journal, overwrite=overwrite)
@@ -188,9 +181,8 @@ class TableFile(OutputFiles):
             heads = {source.name: self._head(source) for source in inputs}
             first = next(iter(heads.values()))
             if other := next((name for name, head in heads.items() if head != first), None):
-                raise InputError(
-                    f"{other} has other columns than {inputs[0].name}", "run one command for each"
-                )
+                hint = "run one command for each"
+                raise InputError(f"{other} has other columns than {inputs[0].name}", hint)
 
     def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
         if not self._tables:

@@ -211,14 +211,12 @@ def open_output(
     lines: arguments of `JsonLines`. Raises InputError for an unknown ending, and for prompts in a folder or a table.
     """
     if out == "-":
-        raise InputError(
-            "-o - would be stdout, from which no batch resumes", "name a file, such as OUT.jsonl"
-        )
+        hint = "name a file, such as OUT.jsonl"
+        raise InputError("-o - would be stdout, from which no batch resumes", hint)
     folder = out.endswith(("/", os.sep)) or Path(out).is_dir()
     if not folder and not (parent := Path(out).parent).is_dir():
-        raise InputError(
-            f"-o {as_text(out)}: there is no folder {as_text(str(parent))}", "create it"
-        )
+        hint = "create it"
+        raise InputError(f"-o {as_text(out)}: there is no folder {as_text(str(parent))}", hint)
     if lines.get("prompts") and (folder or out.lower().endswith(".csv")):
         raise InputError("--with-prompt is for JSON lines", "give -o OUT.jsonl, or leave it out")
     if folder:
@@ -227,10 +225,8 @@ def open_output(
         return TableFile(Path(out), inputs, reading, overwrite=overwrite)
     made = JsonLines(Path(out), inputs, overwrite=overwrite, **lines)  # its errors matter more
     if Path(out).suffix.lower() not in ("", ".jsonl", ".ndjson"):
-        raise InputError(
-            f"-o {as_text(out)} has no known ending",
-            "use OUT.jsonl for JSON lines, OUT.csv for a table or DIR/ for text files",
-        )
+        hint = "use OUT.jsonl for JSON lines, OUT.csv for a table or DIR/ for text files"
+        raise InputError(f"-o {as_text(out)} has no known ending", hint)
     return made
 
 

@@ -47,9 +47,8 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.template is not None and "{text}" not in self.template:
-            raise InputError(
-                "the template has no {text} in it", "write {text} where each input goes"
-            )
+            hint = "write {text} where each input goes"
+            raise InputError("the template has no {text} in it", hint)
 
     def wrap(self, text: str) -> str:
         """Return the prompt for one input. Braces other than `{text}` stay."""
@@ -151,10 +150,8 @@ def _text(line: _Line, name: str, reading: Reading) -> str:
     try:
         return line.data.decode("utf-8", reading.errors)
     except UnicodeDecodeError as error:
-        raise InputEncoding(
-            f"{name} is not UTF-8 at byte {line.offset + error.start}, line {line.number}",
-            "convert it, or use --encoding-errors replace",
-        ) from None
+        what = f"{name} is not UTF-8 at byte {line.offset + error.start}, line {line.number}"
+        raise InputEncoding(what, "convert it, or use --encoding-errors replace") from None
 
 
 def _too_long(name: str, line: int, limit: int) -> InputTooLong:
@@ -220,10 +217,8 @@ def rows_of(stream: BinaryIO, name: str, reading: Reading) -> Iterator[tuple[int
         for row in rows:
             columns = columns or len(row)
             if len(row) > columns:
-                raise InputError(
-                    f"{name}, line {rows.line_num}: {len(row)} cells under {columns} columns",
-                    'put cells with commas between quotes ("a, b")',
-                )
+                what = f"{name}, line {rows.line_num}: {len(row)} cells under {columns} columns"
+                raise InputError(what, 'put cells with commas between quotes ("a, b")')
             yield rows.line_num, row
     except csv.Error as error:
         raise InputError(f"{name}, line {rows.line_num}: {error}", "fix the CSV file") from None
@@ -243,10 +238,8 @@ def _delimiter(lines: Sequence[str], name: str) -> str:
         widths = {each: [len(row) for row in _first_rows(lines, each, _SNIFFED)] for each in named}
         named = [each for each in named if set(widths[each][1:]) <= {widths[each][0]}] or named
     if len(named) > 1:
-        raise InputError(
-            f"{name}: {' or '.join(map(repr, named))} may separate its cells",
-            "put the names of columns between quotes",
-        )
+        hint = "put the names of columns between quotes"
+        raise InputError(f"{name}: {' or '.join(map(repr, named))} may separate its cells", hint)
     return named[0] if named else ","
 
 
@@ -317,10 +310,8 @@ def _inside(folder: Path) -> list[InputFile]:
         more = f" and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
         log.warning("skipped in %s: %s%s", as_text(str(folder)), first, more)
     if not files:
-        raise InputError(
-            f"{as_text(str(folder))} contains no text files",
-            f"their names end with {', '.join(_IN_FOLDERS)}",
-        )
+        hint = f"their names end with {', '.join(_IN_FOLDERS)}"
+        raise InputError(f"{as_text(str(folder))} contains no text files", hint)
     return [_source(file, file.relative_to(folder).as_posix()) for file in files]
 
 
@@ -339,9 +330,8 @@ def _source(path: Path, below: str) -> InputFile:
     except OSError as error:
         raise InputError(f"{as_text(str(path))} cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(mode):
-        raise InputError(
-            f"{as_text(str(path))} is not a regular file", "give files, folders or - for stdin"
-        )
+        hint = "give files, folders or - for stdin"
+        raise InputError(f"{as_text(str(path))} is not a regular file", hint)
     return InputFile(path, as_text(path.as_posix()), below, _KINDS.get(path.suffix.lower(), "text"))
 
 
@@ -371,10 +361,8 @@ def _kind(source: InputFile, reading: Reading) -> Kind:
     if reading.column is not None and source.kind != "csv":
         raise InputError(f"--column is for CSV files, and {source.name} is not one", "leave it out")
     if source.name.lower().endswith(".json") and reading.per == "line":
-        raise InputError(
-            f"{source.name} is JSON, not a file of lines",
-            "`jq -c .[] IN.json > OUT.jsonl` makes lines of an array; --per file sends it as one text",
-        )
+        hint = "`jq -c .[] IN.json > OUT.jsonl` makes lines of an array; --per file sends it as one text"
+        raise InputError(f"{source.name} is JSON, not a file of lines", hint)
     return source.kind
 
 
@@ -462,10 +450,8 @@ def _only(body: Body, name: str) -> Record:
     """Return the only record of a body. Raises InputError for several answers, a stream or logprobs."""
     record, *more = records_of(body, name)
     if body.n not in (None, 1) or body.stream or more:
-        raise InputError(
-            "n, stream and several prompts are not supported in a batch",
-            "write a line for each answer",
-        )
+        hint = "write a line for each answer"
+        raise InputError("n, stream and several prompts are not supported in a batch", hint)
     if body.alternatives is not None:
         raise InputError("logprobs are not supported in a batch", "leave them out")
     return record

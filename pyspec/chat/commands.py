@@ -72,9 +72,8 @@ def _refuse_path(line: str) -> None:
     """Raise InputError for a picture, or for the path of a file dropped into the terminal, with what to do instead."""
     files.refuse_picture(line)
     if any(map(_is_there, (unquoted(line), line.split(maxsplit=1)[0]))):
-        raise InputError(
-            "that is the path of a file", "`/read FILE` puts its text before the next message"
-        )
+        hint = "`/read FILE` puts its text before the next message"
+        raise InputError("that is the path of a file", hint)
 
 
 def _is_there(path: str) -> bool:

@@ -95,9 +95,8 @@ def is_there(path: Path) -> bool:
         return False
     except (OSError, ValueError) as error:  # too long, a NUL byte, an unreadable folder
         reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"cannot write {show(str(path), 300)}: {reason}", "name another file"
-        ) from None
+        hint = "name another file"
+        raise InputError(f"cannot write {show(str(path), 300)}: {reason}", hint) from None
     return True
 
 
@@ -137,10 +136,8 @@ def restore(saved: SavedChat) -> Conversation:
                 reasoning=message.reasoning,
             )
         else:
-            raise InputError(
-                f"message {index + 1} is a {message.role} turn in the wrong place",
-                "user and assistant alternate after one system turn",
-            )
+            what = f"message {index + 1} is a {message.role} turn in the wrong place"
+            raise InputError(what, "user and assistant alternate after one system turn")
     if conversation.exchanges and conversation.exchanges[-1].answer is None:
         conversation.exchanges.pop()
     return conversation
@@ -156,9 +153,8 @@ def held_with(saved: SavedChat, name: str) -> str:
 def refuse_picture(name: str) -> None:
     """Raise InputError for a file with a picture's extension."""
     if _PICTURE.search(name):
-        raise InputError(
-            "a picture cannot be read as text", "pyspec.SpeculativeLlama sees pictures"
-        )
+        hint = "pyspec.SpeculativeLlama sees pictures"
+        raise InputError("a picture cannot be read as text", hint)
 
 
 def read_text(path: Path) -> str:

@@ -46,9 +46,8 @@ def _breakers(text: str) -> tuple[str, ...]:
     except (ValueError, RecursionError):
         words = None
     if not isinstance(words, list):
-        raise OptionError(
-            f"{text[:40]} is not a list of texts", f"write it as {_text(DRY_BREAKERS, '')}"
-        )
+        hint = f"write it as {_text(DRY_BREAKERS, '')}"
+        raise OptionError(f"{text[:40]} is not a list of texts", hint)
     check_breakers(words)
     return tuple(words)
 

@@ -210,10 +210,8 @@ class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generi
             what = "the prompt" if param is None or not param.opts else param.opts[-1]
             if isinstance(param, click.Argument):
                 what = f"the {param.name}"
-            raise InputEncoding(
-                f"{what} is not UTF-8 at character {error.start}",
-                "check the terminal's encoding, or give the text by a file (-f)",
-            ) from None
+            hint = "check the terminal's encoding, or give the text by a file (-f)"
+            raise InputEncoding(f"{what} is not UTF-8 at character {error.start}", hint) from None
         return str(value)
 
 
@@ -233,9 +231,8 @@ class Context(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gene
         if not str(value).isdecimal():
             raise click.UsageError(_of_context(ctx), ctx)
         if 0 < int(value) < _MIN_CTX:
-            raise click.UsageError(
-                f"a context of {value} tokens is too small; {_of_context(ctx)}", ctx
-            )
+            what = f"a context of {value} tokens is too small; {_of_context(ctx)}"
+            raise click.UsageError(what, ctx)
         return int(value)
 
 

@@ -99,9 +99,8 @@ class ShapeOptions:
         named = [name for name in _READERS if getattr(self, name) is not None]
         if len(named) > 1:
             names = ", ".join("--" + name.replace("_", "-") for name in named)
-            raise OptionError(
-                "an answer can follow only one schema or grammar", f"keep one of {names}"
-            )
+            hint = f"keep one of {names}"
+            raise OptionError("an answer can follow only one schema or grammar", hint)
         return _READERS[named[0]](getattr(self, named[0])) if named else None
 
 
@@ -217,10 +216,8 @@ def _conversation(
     if not dialogue.going_on:
         return Conversation(dialogue.system), None
     if raw:
-        raise InputError(
-            "without a chat template there is no conversation to continue",
-            "leave out --continue or --raw",
-        )
+        hint = "leave out --continue or --raw"
+        raise InputError("without a chat template there is no conversation to continue", hint)
     from pyspec.chat.files import held_with, load, newest, restore  # noqa: PLC0415 - only to go on
 
     path = newest()
@@ -357,9 +354,8 @@ def _schema(text: str) -> Language:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OptionError(
-            f"the JSON schema is not valid JSON: {error}", "check its quotes"
-        ) from None
+        hint = "check its quotes"
+        raise OptionError(f"the JSON schema is not valid JSON: {error}", hint) from None
     from pyspec.grammar.schemas import of_schema  # noqa: PLC0415 - loads llguidance
 
     return of_schema(schema)

@@ -178,13 +178,11 @@ class EngineOptions:
         if "lora_path" in arguments:
             arguments["lora_path"] = str(arguments["lora_path"])
         if arguments.get("type_v") not in (None, 0, 1, 30) and arguments.get("flash_attn") is False:
-            raise OptionError(
-                "a quantised V cache (-ctv) needs flash attention", "leave out -fa off"
-            )
+            hint = "leave out -fa off"
+            raise OptionError("a quantised V cache (-ctv) needs flash attention", hint)
         if arguments.get("n_ubatch", 0) > (most := arguments.get("n_batch", 512)):
-            raise OptionError(
-                f"-ub {arguments['n_ubatch']} is larger than -b {most}", "raise -b as well"
-            )
+            hint = "raise -b as well"
+            raise OptionError(f"-ub {arguments['n_ubatch']} is larger than -b {most}", hint)
         return arguments
 
 
@@ -239,9 +237,8 @@ class SystemOptions:
 
 def _memory(value: str | bool) -> bool:
     if value not in (True, False, "on", "off"):
-        raise click.BadParameter(
-            f"{value!r} is neither on nor off; earlier texts stay in this process"
-        )
+        what = f"{value!r} is neither on nor off; earlier texts stay in this process"
+        raise click.BadParameter(what)
     return value in (True, "on")
 
 

@@ -53,9 +53,8 @@ def _keys_in(path: str) -> str:
         text = read_named(Path(path), _MAX_KEYS).decode()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise OptionError(
-            f"cannot read the keys in {path}: {reason}", "give another file"
-        ) from None
+        hint = "give another file"
+        raise OptionError(f"cannot read the keys in {path}: {reason}", hint) from None
     if not lines_of(text):
         raise OptionError(f"there are no keys in {path}", "write one per line")
     return text
@@ -110,9 +109,8 @@ class ServerOptions:
         # click treats an empty variable as unset
         key = os.environ.get(_KEY) if self.api_key is None else self.api_key
         if key is not None and not key.strip():
-            raise OptionError(
-                "the API key is empty", f"give one, or leave --api-key and {_KEY} out"
-            )
+            hint = f"give one, or leave --api-key and {_KEY} out"
+            raise OptionError("the API key is empty", hint)
 
     @property
     def keys(self) -> str | None:
@@ -212,15 +210,12 @@ class Loader:
         server = self.server
         if max(server.models_max, len(self.models.model)) < 2:
             if server.models_memory is not None:
-                raise OptionError(
-                    "--models-memory is for several models",
-                    "name several with -m, or set --models-max",
-                )
+                hint = "name several with -m, or set --models-max"
+                raise OptionError("--models-memory is for several models", hint)
             return False
         if server.alias is not None or self.cache.prompt_cache is not None:
-            raise OptionError(
-                "--alias and --prompt-cache work with one model only", "leave them out"
-            )
+            hint = "leave them out"
+            raise OptionError("--alias and --prompt-cache work with one model only", hint)
         return True
 
     @property
@@ -245,10 +240,8 @@ class Loader:
     def _allowed(self, name: str | None, nbytes: int) -> int:
         most = self.server.models_memory
         if most is not None and nbytes > 1e9 * most:
-            raise NoMemory(
-                f"{name or load_manifest().default_target} takes {nbytes / 1e9:.3g} GB and models may take {most:g}",
-                "raise --models-memory, or lower -c or --parallel",
-            )
+            what = f"{name or load_manifest().default_target} takes {nbytes / 1e9:.3g} GB and models may take {most:g}"
+            raise NoMemory(what, "raise --models-memory, or lower -c or --parallel")
         return nbytes
 
     def load(self, name: str | None) -> tuple[Batch, ServerSettings]:

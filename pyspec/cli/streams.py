@@ -38,10 +38,8 @@ def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
         parts.append(_text(sys.stdin.buffer, limit, "stdin"))
     texts = [part for part in parts if part is not None and part.strip()]
     if not texts:
-        raise OptionError(
-            "there is no prompt",
-            'give one: pyspec generate "...", -f FILE, or a pipe to stdin',
-        )
+        hint = 'give one: pyspec generate "...", -f FILE, or a pipe to stdin'
+        raise OptionError("there is no prompt", hint)
     return "\n\n".join([part.rstrip("\n") for part in texts[:-1]] + texts[-1:])
 
 
@@ -81,9 +79,8 @@ def file_text(path: Path, limit: int = MAX_BYTES) -> str:
 def _text(stream: BinaryIO, limit: int | None, name: str) -> str:
     data = stream.read(-1 if limit is None else limit + 1)
     if limit is not None and len(data) > limit:
-        raise InputTooLong(
-            f"{name} is larger than {limit} bytes", "give less of it, or use `pyspec batch`"
-        )
+        hint = "give less of it, or use `pyspec batch`"
+        raise InputTooLong(f"{name} is larger than {limit} bytes", hint)
     return utf8(data, name)
 
 

@@ -171,20 +171,15 @@ def _trial(header: Header, loading: Loading, extra: bool) -> bool:
 def _rejected(header: Header, outcome: ChildExit) -> ModelRejected:
     name, reason = show(file_name_of(header.path)), outcome.reason[:300]
     if any(words in reason for words in _NO_ROOM):
-        return ModelRejected(
-            f"there was no memory or thread left for the trial load of {name}: {reason}",
-            "end other programs, or skip the trial with trust=True (--trust-model)",
-        )
+        what = f"there was no memory or thread left for the trial load of {name}: {reason}"
+        hint = "end other programs, or skip the trial with trust=True (--trust-model)"
+        return ModelRejected(what, hint)
     if outcome.timed_out:
-        return ModelRejected(
-            f"the trial load of {name} did not finish in {outcome.seconds:.0f} s; the disk or device may just be slow",
-            "try again (what was compiled for a card is kept), or skip the trial with trust=True (--trust-model)",
-        )
-    return ModelRejected(
-        f"{name} failed its trial load: {reason}",
-        "get the file from its source again, or try a newer llama-cpp-python",
-        outcome.signal,
-    )
+        what = f"the trial load of {name} did not finish in {outcome.seconds:.0f} s; the disk or device may just be slow"
+        hint = "try again (what was compiled for a card is kept), or skip the trial with trust=True (--trust-model)"
+        return ModelRejected(what, hint)
+    hint = "get the file from its source again, or try a newer llama-cpp-python"
+    return ModelRejected(f"{name} failed its trial load: {reason}", hint, outcome.signal)
 
 
 def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:

@@ -394,10 +394,8 @@ def no_decoder(
     model: Path, what: str = "a model without a KV cache or recurrent state"
 ) -> UnsupportedModel:
     """Return the error for a model that does not generate token by token."""
-    return UnsupportedModel(
-        f"{show(model.name)} is {what}; it does not generate token by token",
-        "use a decoder, such as a chat or instruct model",
-    )
+    told = f"{show(model.name)} is {what}; it does not generate token by token"
+    return UnsupportedModel(told, "use a decoder, such as a chat or instruct model")
 
 
 def most_positions(model: Path) -> int | None:

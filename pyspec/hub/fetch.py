@@ -352,10 +352,9 @@ def convertible(name: str, option: str) -> Entry:
     if (entry := manifest.get(name)) is not None:
         return entry
     known = ", ".join(each.name for each in manifest.model if each.role == "target")
-    raise OptionError(
-        f"{option} works for {known} only, which pyspec can convert; {show(name)} stays as it is",
-        "fetch the type that you want, OWNER/REPO:Q8_0 or the like; `pyspec measure -m NAME --json` times each",
-    )
+    what = f"{option} works for {known} only, which pyspec can convert; {show(name)} stays as it is"
+    hint = "fetch the type that you want, OWNER/REPO:Q8_0 or the like; `pyspec measure -m NAME --json` times each"
+    raise OptionError(what, hint)
 
 
 def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:

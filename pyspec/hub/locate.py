@@ -288,10 +288,8 @@ def _unknown(name: str) -> ModelNotFound:
         hint = f"put it back, or remove the name with `pyspec models rm {name}`"
         return ModelNotFound(f"the file of {show(name)} is gone: {show(gone, 300)}", hint)
     if name.startswith(PREFIX):
-        return ModelNotFound(
-            f"{show(name)} does not name a file of the hub",
-            "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, optionally with @REVISION",
-        )
+        hint = "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, optionally with @REVISION"
+        return ModelNotFound(f"{show(name)} does not name a file of the hub", hint)
     of, _, kind = name.rpartition("-")
     if kind in CONVERSIONS and load_manifest().get(of) is not None:
         hint = f"make it with `pyspec models pull {of} --as {kind}`"

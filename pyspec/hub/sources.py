@@ -243,10 +243,8 @@ def hub_repo(name: str) -> Repo | None:
         if (match := pattern.fullmatch(name)) is not None and ".." not in name:
             found = match.groupdict()
             if found.get("host") and found["host"].lower() not in _hosts():
-                raise ModelNotFound(
-                    f"{show(name)} is not on the hub",
-                    "fetch the file and give its path, or set HF_ENDPOINT to a mirror of the hub",
-                )
+                hint = "fetch the file and give its path, or set HF_ENDPOINT to a mirror of the hub"
+                raise ModelNotFound(f"{show(name)} is not on the hub", hint)
             wanted = found["wanted"] and first_part(Path(found["wanted"])).as_posix()
             return Repo(found["repo"], wanted or "", found.get("revision") or "main")
     return None

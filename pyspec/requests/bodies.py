@@ -163,10 +163,8 @@ class Body(UndoneFields, kw_only=True):
         members = (self.structured_outputs or {}).items()
         outputs = {key: value for key, value in members if value not in (None, False)}
         if unknown := outputs.keys() - {"json", "json_object", *_NO_JSON}:
-            raise InputError(
-                f"structured_outputs has {min(unknown)[:40]!r}",
-                f"use json, json_object, {', '.join(_NO_JSON)}",
-            )
+            hint = f"use json, json_object, {', '.join(_NO_JSON)}"
+            raise InputError(f"structured_outputs has {min(unknown)[:40]!r}", hint)
         for field, schema in ("json_schema", self.json_schema), (_OUTPUTS, outputs.get("json")):
             if schema is not None:
                 yield field, {"type": "json_schema", "schema": _read_schema(field, schema)}

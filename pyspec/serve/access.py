@@ -142,9 +142,8 @@ class Keys:
         # every pair is compared, so that the time taken reveals nothing
         found = [key for key in self._keys for one in sent if hmac.compare_digest(one, key)]
         if not found:
-            raise HTTPException(
-                401, "the API key is missing or wrong: Authorization: Bearer KEY, or x-api-key: KEY"
-            )
+            what = "the API key is missing or wrong: Authorization: Bearer KEY, or x-api-key: KEY"
+            raise HTTPException(401, what)
         return hashlib.sha256(found[0]).hexdigest()[:32] if len(self._keys) > 1 else ""
 
 

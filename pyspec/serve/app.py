@@ -217,9 +217,8 @@ class Handlers:
         found = next(iter(models.values())) if len(models) == 1 else models.get(body.model or "")
         if found is None:
             name = str(body.model)[:80]
-            raise ModelNotFound(
-                f"no model {name!r} makes embeddings here", f"use {', '.join(models)}"
-            )
+            hint = f"use {', '.join(models)}"
+            raise ModelNotFound(f"no model {name!r} makes embeddings here", hint)
         ollamas = request.url.path == "/api/embed"
         if ollamas and body.truncate is None:
             body.truncate = True

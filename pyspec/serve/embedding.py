@@ -65,9 +65,8 @@ class Embedder:
         if not 0 < len(texts) <= MAX_INPUTS:
             raise InputError(f"input has {len(texts)} texts", f"send 1 to {MAX_INPUTS}")
         if body.encoding_format not in (None, "float", "base64"):
-            raise InputError(
-                f"encoding_format is {body.encoding_format[:40]!r}", "use float or base64"
-            )
+            hint = "use float or base64"
+            raise InputError(f"encoding_format is {body.encoding_format[:40]!r}", hint)
         if body.dimensions is not None and not 1 <= body.dimensions <= self._llm.n_embd():
             raise InputError(f"dimensions is {body.dimensions}", f"use 1 to {self._llm.n_embd()}")
         if self._waiting >= self._queue:
@@ -84,10 +83,8 @@ class Embedder:
         most = self._llm.n_batch
         longest = max(len(self._llm.tokenize(text.encode())) for text in texts)
         if longest > most and not body.truncate:
-            raise InputError(
-                f"a text of input has {longest} tokens, and {self.name} takes {most}",
-                self._longer,
-            )
+            what = f"a text of input has {longest} tokens, and {self.name} takes {most}"
+            raise InputError(what, self._longer)
         made: Any = self._llm.create_embedding(texts, model=self.name)
         for each in made["data"]:
             vector = np.array(each["embedding"][: body.dimensions], np.float32)

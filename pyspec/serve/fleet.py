@@ -164,10 +164,8 @@ class Fleet:
             self._loaded = {name: service, **self._loaded}
             if not isinstance(error, asyncio.TimeoutError):
                 raise
-            raise TooManyRequests(
-                "every loaded model is busy",
-                "try again in a moment, or raise --models-max or --models-memory",
-            ) from None
+            hint = "try again in a moment, or raise --models-max or --models-memory"
+            raise TooManyRequests("every loaded model is busy", hint) from None
         finally:
             self._leaving = None
         if not await self._unload(service, free=True):

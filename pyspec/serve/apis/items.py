@@ -81,14 +81,10 @@ def _turn(item: dict[str, Any]) -> dict[str, Any]:
     if kind in OUTPUTS:
         return result_message(item)
     if kind == "item_reference":
-        raise InputError(
-            "item_reference needs stored responses, and none are stored",
-            "send the items themselves, as clients do where store is false",
-        )
-    raise InputError(
-        f"an item of the type {str(kind)[:40]!r} cannot be read",
-        "use messages, calls of tools that you run, their outputs, and reasoning",
-    )
+        hint = "send the items themselves, as clients do where store is false"
+        raise InputError("item_reference needs stored responses, and none are stored", hint)
+    hint = "use messages, calls of tools that you run, their outputs, and reasoning"
+    raise InputError(f"an item of the type {str(kind)[:40]!r} cannot be read", hint)
 
 
 _SEARCH = "tool_search"  # a search for tools, which agents have no name for

@@ -76,10 +76,9 @@ class MessagesBody(Body):
         """The chat as one record. Raises InputError."""
         record = self._record(name)
         if (record.messages or [{}])[-1].get("role") == "assistant" and not record.goes_on:
-            raise InputError(
-                "the last message is the model's own, and no text that it could go on with",
-                "end with one of the user's, or leave tool_choice and a format out",
-            )
+            what = "the last message is the model's own, and no text that it could go on with"
+            hint = "end with one of the user's, or leave tool_choice and a format out"
+            raise InputError(what, hint)
         return [record]
 
     def _record(self, name: str) -> Record:
@@ -128,9 +127,8 @@ class MessagesBody(Body):
         for message in self.messages:
             role, content = message.get("role"), message.get("content")
             if role not in ("user", "assistant", "system"):
-                raise InputError(
-                    f"a message has the role {str(role)[:40]!r}", "use user or assistant"
-                )
+                hint = "use user or assistant"
+                raise InputError(f"a message has the role {str(role)[:40]!r}", hint)
             if isinstance(content, str):
                 yield {"role": role, "content": content}
             elif not isinstance(content, list) or not all(isinstance(b, dict) for b in content):
@@ -368,9 +366,8 @@ def is_function(tool: Mapping[str, Any]) -> bool:
     if "input_schema" in tool:
         return True
     if kind and _CLIENTS_OWN.match(kind):
-        raise InputError(
-            f"tools of the type {kind[:40]!r} are not known here", "send an input_schema with it"
-        )
+        hint = "send an input_schema with it"
+        raise InputError(f"tools of the type {kind[:40]!r} are not known here", hint)
     if not kind:
         name = str(tool.get("name"))[:40]
         raise InputError(f"the tool {name!r} has no input_schema", "send one")
