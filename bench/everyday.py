@@ -8,8 +8,9 @@ What earlier answers taught is kept in a cache of the bench's own. `--kept cold`
 pair answers for the first time; `--kept warm` lets ten prompts of the other half teach it first, and every answer after them.
 
 `times plain` compares tokens a second after the prompt, as `--json` reports them; `whole` does so for the whole answer, prompt
-included. `said` is what the answers themselves say that drafts brought, where they say it. A prompt's figures are medians of
-its pairs' ratios; the mean's interval is over prompts (95 %, Student's t). `--half 1` or `2` takes every other prompt: what is
+included. `said` is what the answers themselves say that drafts brought, where they say it. `drafting` and `rows` are what drafts
+cost, as shares of the answer's time after the prompt: making them, and the time of the target's decodes beyond as many of the
+plain answer. A prompt's figures are medians of its pairs'; the mean's interval is over prompts (95 %, Student's t). `--half 1` or `2` takes every other prompt: what is
 tuned on one half is reported on the other. Words after `--` go to both processes. With `--out FOLDER` the page and its figures
 are written there.
 """
@@ -45,7 +46,9 @@ OPTIONS = {
     "out": None,
 }
 WARMING = 10  # answers
-HEAD = ("temperature", "prompt", "times plain", "said", "whole", "tokens a round", "tok/s plain", "texts equal")  # fmt: skip
+HEAD = (
+    "temperature", "prompt", "times plain", "said", "whole", "tokens a round", "drafting", "rows", "tok/s plain", "texts equal",
+)  # fmt: skip
 SLOW = 0.97
 """A prompt below this many times plain speed counts as slower."""
 NEAR = 0.05
@@ -62,6 +65,8 @@ class Pair(msgspec.Struct):
     tokens_a_round: float
     equal: bool
     said: float | None = None  # times plain as the drafted answer says it; None where it does not
+    drafting: float = 0.0  # share of the drafted answer's time after the prompt in which drafts were made
+    rows: float = 0.0  # the same for what its verifies took beyond as many decodes of the plain answer
 
 
 def said(pairs: Sequence[Pair]) -> float | None:
@@ -89,6 +94,10 @@ class Everyday(Made, kw_only=True):
         half = half_width(ratios) if len(ratios) > 1 else 0.0
         prompts = self.pairs[temperature].values()
         whole = fmean(median(p.whole_drafted / p.whole_plain for p in each) for each in prompts)
+        drafting, rows = (
+            100 * fmean(median(getattr(pair, cost) for pair in each) for each in prompts)
+            for cost in ("drafting", "rows")
+        )
         told = [one / ratio for one, ratio in zip(map(said, prompts), ratios) if one is not None]
         return {
             "mean": f"{middle:.2f}",
@@ -98,6 +107,8 @@ class Everyday(Made, kw_only=True):
             "slower": str(sum(ratio < SLOW for ratio in ratios)),
             "prompts": str(len(ratios)),
             "whole": f"{whole:.2f}",
+            "drafting": f"{drafting:.1f} %",
+            "rows": f"{rows:.1f} %",
             "rate": f"{fmean(p.plain for each in prompts for p in each):.0f}",
             "near": f"{sum(abs(off - 1) < NEAR for off in told)} of {len(told)}" if told else "",
         }
@@ -145,15 +156,23 @@ def run_pair(prompt: str, words: Sequence[str], *, plain_first: bool) -> Pair:
     )
     rates = [report["timings"]["tokens_per_second"] for report in (drafted, plain)]
     wholes = [_whole(report["timings"]) for report in (drafted, plain)]
-    report = drafted["speculation"]
+    report, costs = drafted["speculation"], _costs(drafted, plain)
     equal = drafted["text"] == plain["text"]
-    return Pair(*rates, *wholes, report["mean_length"], equal, report.get("times_plain"))
+    return Pair(*rates, *wholes, report["mean_length"], equal, report.get("times_plain"), *costs)
 
 
 def _whole(timings: dict[str, float]) -> float:
     """Tokens a second of the whole answer."""
     total, prompt = timings["total_ms"], timings["prefill_ms"]
     return timings["tokens_per_second"] * (total - prompt) / total
+
+
+def _costs(drafted: dict[str, Any], plain: dict[str, Any]) -> tuple[float, float]:
+    """Shares of a drafted answer's time after the prompt: making drafts, and their rows in the target's decodes."""
+    times, rounds = drafted["timings"], drafted["speculation"]["rounds"]
+    decode = plain["timings"]["verify_ms"] / max(1, plain["speculation"]["rounds"])
+    after = times["total_ms"] - times["prefill_ms"]
+    return times["draft_ms"] / after, (times["verify_ms"] - rounds * decode) / after
 
 
 def row(temperature: str, name: str, pairs: Sequence[Pair]) -> list[str]:
@@ -164,6 +183,7 @@ def row(temperature: str, name: str, pairs: Sequence[Pair]) -> list[str]:
         "" if told is None else f"{told:.3f}",
         f"{median(pair.whole_drafted / pair.whole_plain for pair in pairs):.3f}",
         f"{median(pair.tokens_a_round for pair in pairs):.2f}",
+        *(f"{100 * median(share):.1f} %" for share in zip(*((p.drafting, p.rows) for p in pairs))),
         f"{median(pair.plain for pair in pairs):.1f}",
     )
     return [temperature, name, *figures, f"{sum(pair.equal for pair in pairs)} of {len(pairs)}"]
@@ -177,7 +197,7 @@ def shown(found: Everyday) -> str:
         f = found.figures(temperature)
         mean = f"{f['mean']} ({f['interval']}), lowest {f['worst']}, {f['slower']} under {SLOW}"
         near = f["near"] and f"{f['near']} within {100 * NEAR:.0f} %"
-        rows.append([temperature, "mean", mean, near, f["whole"], "", "", ""])
+        rows.append([temperature, "mean", mean, near, f["whole"], "", f["drafting"], f["rows"], "", ""])
     return table(HEAD, rows)
 
 

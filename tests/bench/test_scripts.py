@@ -39,8 +39,11 @@ def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys
         asked.append((prompt, tuple(words)))
         plain = "none" in words
         rate, total = (10.0, 1250.0) if plain else (15.0, 1000.0)
-        times = {"tokens_per_second": rate, "prefill_ms": 250.0, "total_ms": total}
+        draft, verify, rounds = (0.0, 900.0, 10) if plain else (75.0, 600.0, 6)
+        times = {"draft_ms": draft, "verify_ms": verify, "tokens_per_second": rate}
+        times |= {"prefill_ms": 250.0, "total_ms": total}
         told = {"mean_length": 1.0 if plain else 1.8, "times_plain": None if plain else 1.44}
+        told["rounds"] = rounds
         return {"text": "x", "timings": times, "speculation": told}
 
     monkeypatch.setattr(everyday, "answer", answer)
@@ -53,6 +56,8 @@ def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys
     assert [row[:5] for row in rows[:2]] == [
         ["0.8", n, "1.500", "1.440", "1.406"] for n in ("1", "2")
     ]
+    # of 750 ms behind the prompt, 75 made drafts, and 6 decodes took 60 more than 6 of the 10 that took 900
+    assert [row[6:8] for row in rows] == 3 * [["10.0 %", "8.0 %"]]
     mean = "1.50 (1.50 to 1.50), lowest 1.50, 0 under 0.97"
     assert rows[2][2:5] == [mean, "2 of 2 within 5 %", "1.41"]
     quoted = script("pages").numbers(tmp_path)
