@@ -103,7 +103,7 @@ def play(
     answers: Sequence[Answer], costs: Costs, kind: type[GoodputPolicy] = GoodputPolicy, companion: bool = False
 ) -> float:  # fmt: skip
     """Tokens per ms in the second half of the answers."""
-    learned = Acceptance().under("greedy", relaxing=False)
+    learned = Acceptance().under("greedy")
     policy, half = kind(costs.curve(), learned, companion=companion), len(answers) // 2
     Player(policy, costs).play(answers[:half])
     return Player(policy, costs, 1).play(answers[half:]).speed

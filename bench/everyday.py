@@ -10,9 +10,9 @@ pair answers for the first time; `--kept warm` lets ten prompts of the other hal
 `times plain` compares tokens a second after the prompt, as `--json` reports them; `whole` does so for the whole answer, prompt
 included. `said` is what the answers themselves say that drafts brought, where they say it. `drafting` and `rows` are what drafts
 cost, as shares of the answer's time after the prompt: making them, and the time of the target's decodes beyond as many of the
-plain answer. A prompt's figures are medians of its pairs'; the mean's interval is over prompts (95 %, Student's t). `--half 1` or `2` takes every other prompt: what is
-tuned on one half is reported on the other. Words after `--` go to both processes. With `--out FOLDER` the page and its figures
-are written there.
+plain answer. A prompt's figures are medians of its pairs'; the mean's interval is over prompts (95 %, Student's t). `--half 1` or
+`2` takes every other prompt: what is tuned on one half is reported on the other. Words after `--` go to both processes. With
+`--out FOLDER` the page and its figures are written there.
 """
 
 from __future__ import annotations
@@ -65,8 +65,12 @@ class Pair(msgspec.Struct):
     tokens_a_round: float
     equal: bool
     said: float | None = None  # times plain as the drafted answer says it; None where it does not
-    drafting: float = 0.0  # share of the drafted answer's time after the prompt in which drafts were made
-    rows: float = 0.0  # the same for what its verifies took beyond as many decodes of the plain answer
+    drafting: float = (
+        0.0  # share of the drafted answer's time after the prompt in which drafts were made
+    )
+    rows: float = (
+        0.0  # the same for what its verifies took beyond as many decodes of the plain answer
+    )
 
 
 def said(pairs: Sequence[Pair]) -> float | None:
@@ -197,7 +201,9 @@ def shown(found: Everyday) -> str:
         f = found.figures(temperature)
         mean = f"{f['mean']} ({f['interval']}), lowest {f['worst']}, {f['slower']} under {SLOW}"
         near = f["near"] and f"{f['near']} within {100 * NEAR:.0f} %"
-        rows.append([temperature, "mean", mean, near, f["whole"], "", f["drafting"], f["rows"], "", ""])
+        rows.append(
+            [temperature, "mean", mean, near, f["whole"], "", f["drafting"], f["rows"], "", ""]
+        )
     return table(HEAD, rows)
 
 

@@ -39,7 +39,7 @@ def times_plain(
     answers: Sequence[Answer], curve: str, cost: float, draw: Draw, companion: bool
 ) -> float:
     """Times plain over all answers."""
-    costs, learned = costs_of(curve, cost, 0.1), Acceptance().under(draw, relaxing=False)
+    costs, learned = costs_of(curve, cost, 0.1), Acceptance().under(draw)
     prior = CostCurve.prior(KNOWN[curve][1], 10.0, cost, 0.1 * cost)
     policy = GoodputPolicy(prior, learned, companion=companion)
     return Player(policy, costs).play(answers).speed / fixed_speed(answers, costs, 0)

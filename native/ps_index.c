@@ -231,12 +231,6 @@ static int32_t shorter(const state *states, int32_t at, int32_t least) {
     return at == NONE || states[at].length < least ? NONE : at;
 }
 
-static int32_t choices(const ps_index *index, int32_t at) {
-    int32_t n = 0;
-    for (int32_t e = index->states[at].edge; e != NONE && n < PS_INDEX_CHOICES; e = index->edges[e].next) n++;
-    return n;
-}
-
 ps_status ps_index_next(const ps_index *index, int32_t place, int32_t length, int32_t least, int32_t limit, int32_t *tokens,
                         ps_found *out) {
     if (!index || place < ROOT || place >= index->n_states || length < 0 || least < 1 || limit < 0) return PS_E_ARG;
@@ -247,7 +241,6 @@ ps_status ps_index_next(const ps_index *index, int32_t place, int32_t length, in
     int32_t at = all ? place : shorter(states, place, least);
     if (at == NONE) return PS_OK;
     out->match = all ? length : states[at].length;
-    out->choices = choices(index, at);
     while (out->n < limit && at != NONE) {
         at = states[at].best;
         tokens[out->n++] = states[at].token;

@@ -149,12 +149,11 @@ int32_t ps_gate_may(const ps_gate *gate, const ps_row *row, float gap, int32_t d
  */
 typedef struct ps_index ps_index;
 
-enum { PS_INDEX_EMPTY = 1, PS_INDEX_CHOICES = 16 }; /* the place of the empty text; most choices that are counted */
+enum { PS_INDEX_EMPTY = 1 }; /* the place of the empty text */
 
 typedef struct ps_found {
-    int32_t n;       /* tokens */
-    int32_t match;   /* tokens that they continue */
-    int32_t choices; /* different tokens that followed those, PS_INDEX_CHOICES at most */
+    int32_t n;     /* tokens */
+    int32_t match; /* tokens that they continue */
 } ps_found;
 
 ps_status ps_index_open(ps_index **out);

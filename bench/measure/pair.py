@@ -57,7 +57,7 @@ def learned_from(answers: Sequence[Answer]) -> Acceptance:
             learn(acceptance, seen, SeqOutcome(0, chain.n, chain.matched))
         for chain in answer.lookups.values():
             hits = [i < chain.matched for i in range(chain.seen)]
-            acceptance.lookup.update(chain.match_length, hits, chain.choices)
+            acceptance.lookup.update(chain.match_length, hits)
     return acceptance
 
 
@@ -118,7 +118,7 @@ def record_answer(
         found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t - 1))
         if kept := recording.drafts.get(len(prompt) + t):
             _keep(answer.models, tokens, t, *kept)
-        draft = Draft(0, len(found.tokens), match_length=found.match_length, choices=found.choices)
+        draft = Draft(0, len(found.tokens), match_length=found.match_length)
         _keep(answer.lookups, tokens, t, list(found.tokens), draft)
     return answer
 
@@ -131,7 +131,7 @@ def _keep(
     if n < 1:
         return
     right = common_prefix(drafted[:n], tokens[t:])
-    chain = Chain(t, n, right, draft.match_length, draft.choices, draft.p[:n])
+    chain = Chain(t, n, right, draft.match_length, draft.p[:n])
     if draft.s and draft.a and draft.pc and draft.agree:
         chain.s, chain.a = draft.s[:n], draft.a[:n]
         chain.pc, chain.agree = draft.pc[:n], [bool(one) for one in draft.agree[:n]]

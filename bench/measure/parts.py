@@ -43,8 +43,8 @@ def _counted(_: Forecast, seq: Any) -> float:
 _start = LookupEstimator._start
 
 
-def _first_place(self: LookupEstimator, match: int, n: int, choices: int = 1) -> list[float]:
-    return [self.mean[self._start(match, choices)]] * n
+def _first_place(self: LookupEstimator, match: int, n: int) -> list[float]:
+    return [self.mean[self._start(match)]] * n
 
 
 _nexts = Calibration.nexts
@@ -97,17 +97,15 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     "table": [(acceptance, "_LINE_WEIGHT", 1e9)],  # table of acceptance by bin
     "line": [(acceptance, "_SPREADS", np.array([1e-3, 1e-3]))],  # line that all bins share
     "first token": [(Calibration, "nexts", _same)],  # first and later tokens apart
-    "prior lines": [(acceptance, "_LINES", dict.fromkeys(acceptance._LINES, (0.0, 1.0)))],  # lines by way of drawing
     "left out": [(SeqOutcome, "hits", _verified)],  # the token behind the verified ones teaches
     # lookup
     "places": [(acceptance, "_PLACES", (99, 99, 99)), (LookupEstimator, "predict", _first_place)],  # lookup by position
-    "choices": [(LookupEstimator, "_start", lambda self, match, _: _start(self, match, 1))],  # lookup by several continuations
-    "matches": [(LookupEstimator, "_start", lambda self, _, choices: _start(self, 4, choices))],  # lookup by length of match
+    "matches": [(LookupEstimator, "_start", lambda self, _: _start(self, 4))],  # lookup by length of match
     "caution": [(acceptance, "_CAUTION", 0.0)],  # a prior below the fit
 }  # fmt: skip
 """What takes the place of each."""
 
-RECORDED = ["prior lines", "places", "choices", "matches", "caution"]
+RECORDED = ["places", "matches", "caution"]
 """Parts of which only recorded rounds can tell: synthetic texts repeat nothing and are drawn in one way."""
 
 

@@ -40,16 +40,15 @@ NO_ASIDE: Aside = (0.0, 0.0)
 class Chain(msgspec.Struct, omit_defaults=True):
     """What a drafter would propose at position t of an answer, if the tokens before t were committed.
 
-    n: drafted tokens, of which the first `matched` agree with the answer. match_length, choices: length of a lookup match, and
-    how many different tokens had followed it; 0 and 1 for a model. p: how sure the draft is of each token; empty for lookup. s,
-    a, pc, agree: S, A, the companion's probability and whether the token is its argmax; empty where no companion ran.
+    n: drafted tokens, of which the first `matched` agree with the answer. match_length: length of a lookup match, 0 for a
+    model. p: how sure the draft is of each token; empty for lookup. s, a, pc, agree: S, A, the companion's probability and
+    whether the token is its argmax; empty where no companion ran.
     """
 
     t: int
     n: int
     matched: int
     match_length: int = 0
-    choices: int = 1
     p: Sequence[float] = ()
     s: Sequence[float] = ()
     a: Sequence[float] = ()
@@ -64,7 +63,7 @@ class Chain(msgspec.Struct, omit_defaults=True):
     def draft(self, n: int, companion: bool = True) -> Draft:
         """The first n tokens as a policy sees them, with the companion's values if it ran."""
         if self.match_length:
-            return Draft(0, n, source=LOOKUP, match_length=self.match_length, choices=self.choices)
+            return Draft(0, n, source=LOOKUP, match_length=self.match_length)
         out = Draft(0, n, self.p[:n])
         if companion and self.s:
             out.s, out.a, out.pc, out.agree = self.s[:n], self.a[:n], self.pc[:n], self.agree[:n]

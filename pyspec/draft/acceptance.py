@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 
 from pyspec.draft.types import (
-    LOGIT_MAX,
     MEMORY,
     TABLE_BINS,
     Draft,
@@ -46,17 +45,10 @@ _CENTRES = np.array([[1.0] * TABLE_BINS, [bin_centre(k) for k in range(TABLE_BIN
 _REFIT, _FEWEST = 0.1, 4.0  # refit after a tenth more tokens, and at least this many
 _STEPS, _FIRST_STEPS = 2, 8  # of Newton's method: from the last fit, and from the prior line
 
-# The prior line of a draft: logit(acceptance) = intercept + slope * logit(p), by whether the rule relaxes and how tokens are
-# drawn. It lies a little under the diagonal: drafts are over-confident away from their training text. Measured with a good and
-# a poor draft of SmolLM2, where they gave their token a probability of one half: that token was the target's greedy choice in 80
-# and 64 % of cases, and the margin rule accepted it in 92 and 73 %. The number says less about drawn tokens: their lines lost
-# least in first answers with a draft of which nothing was known.
-Line = tuple[float, float]
-_LINES: dict[tuple[bool, Draw], Line] = {
-    (False, "greedy"): (0.3, 0.8), (False, "apart"): (-0.3, 0.8), (False, "coupled"): (-0.3, 0.65),
-    (True, "greedy"): (0.9, 0.8), (True, "apart"): (0.3, 0.8), (True, "coupled"): (0.3, 0.65),
-    (False, "block"): (0.6, 0.5), (True, "block"): (0.6, 0.5),
-}  # fmt: skip
+# The prior line of a draft: logit(acceptance) = intercept + slope * logit(p). It lies under the diagonal: drafts are
+# over-confident away from their training text. Lines of their own for rules and ways of drawing brought nothing
+# (bench/results/grid): a few tokens show where a draft's line lies.
+_LINE = np.array([0.0, 0.65])
 # With a companion, part of the slope moves to its probability and agreement.
 _COMPANION_PRIOR = (-1.0, 2.4, 0.3, 0.2, 1.2, 0.5)
 _RATE, _FORGET, _WEIGHT_MAX = 0.15, 0.995, 20.0  # of the companion's model
@@ -129,7 +121,6 @@ class Calibration(msgspec.Struct, dict=True):
         seen: observed tokens.
         first: how often each bin occurred at position 0. With `later` it predicts the bin of a token not drafted yet.
         later: the same for tokens after accepted ones.
-        assumed: the prior line, before any token was seen (see _LINES).
         table: acceptance by bin, prior included; C multiplies these up while it drafts.
 
     Raises:
@@ -140,7 +131,6 @@ class Calibration(msgspec.Struct, dict=True):
     seen: list[float] = msgspec.field(default_factory=lambda: [0.0] * TABLE_BINS)
     first: list[float] = msgspec.field(default_factory=lambda: _spread(10, 26))
     later: list[float] = msgspec.field(default_factory=lambda: _spread(14, 28))
-    assumed: Line = _LINES[False, "apart"]
 
     def __post_init__(self) -> None:
         tables = (self.hits, self.seen, self.first, self.later)
@@ -150,11 +140,10 @@ class Calibration(msgspec.Struct, dict=True):
             and all(h <= n for h, n in zip(self.hits, self.seen, strict=True))
             and sum(self.first) > 0.0
             and sum(self.later) > 0.0
-            and all(abs(x) <= LOGIT_MAX for x in self.assumed)
         )
         if not good:
             raise OptionError("the acceptance table contradicts itself")
-        self._line = np.array(self.assumed)
+        self._line = _LINE
         self._fit(_FIRST_STEPS)
 
     def aged(self, weight: float) -> Calibration:
@@ -173,7 +162,6 @@ class Calibration(msgspec.Struct, dict=True):
             half(self.seen, other.seen),
             half(self.first, other.first),
             half(self.later, other.later),
-            self.assumed,
         )
 
     def update(self, position: int, k: int, accepted: bool) -> None:
@@ -199,9 +187,7 @@ class Calibration(msgspec.Struct, dict=True):
         A draft that is better or worse than assumed is so in every bin, and a few tokens show it.
         """
         seen = np.asarray(self.seen)
-        self._line = fit_line(
-            np.asarray(self.hits), seen, np.array(self.assumed), self._line, steps
-        )
+        self._line = fit_line(np.asarray(self.hits), seen, self._line, steps)
         chances = 1.0 / (1.0 + np.exp(-(self._line @ _CENTRES)))
         self._prior = [clamp(p) for p in chances.tolist()]
         self.table = [self._acceptance(k) for k in range(TABLE_BINS)]
@@ -217,15 +203,15 @@ class Calibration(msgspec.Struct, dict=True):
         return first / first.sum(), later / later.sum()
 
 
-def fit_line(hits: Floats, seen: Floats, assumed: Floats, line: Floats, steps: int) -> Floats:
+def fit_line(hits: Floats, seen: Floats, line: Floats, steps: int) -> Floats:
     """The likeliest intercept and slope of logit(acceptance) over a bin's centre, by Newton's method from `line`.
 
-    `assumed` is the mean of their normal priors, _SPREADS the standard deviations. hits, seen: tokens by bin.
+    _LINE is the mean of their normal priors, _SPREADS the standard deviations. hits, seen: tokens by bin.
     """
     precision = np.diag(1.0 / np.square(_SPREADS))
     for _ in range(steps):
         p = 1.0 / (1.0 + np.exp(-(line @ _CENTRES)))
-        slope = _CENTRES @ (hits - seen * p) - precision @ (line - assumed)
+        slope = _CENTRES @ (hits - seen * p) - precision @ (line - _LINE)
         curvature = (_CENTRES * (seen * p * (1.0 - p))) @ _CENTRES.T + precision
         (a, b), (_, d) = curvature
         u, v = slope
@@ -244,25 +230,25 @@ def _spread(low: int, high: int) -> list[float]:
 
 _MATCHES = (2, 3, 4, 6, 9, 14, 24)  # first match length of buckets 1..7
 _PLACES = (1, 2, 4)  # first position of buckets 1..3
-_SIZES = (len(_MATCHES) + 1, 2, len(_PLACES) + 1)
-_CELLS = _SIZES[0] * _SIZES[1] * _SIZES[2]
+_SIZES = (len(_MATCHES) + 1, len(_PLACES) + 1)
+_CELLS = _SIZES[0] * _SIZES[1]
 _LOOKUP_WEIGHT = 6.0  # observations that a prior counts for
 _CAUTION = 1.0  # subtracted from a prior's log-odds: a wasted check costs more than a missed one
 
 
-def _lookup_prior(match: int, several: int, place: int) -> float:
+def _lookup_prior(match: int, place: int) -> float:
     """Prior acceptance of a cell, by its buckets.
 
     A logistic fit to 21,000 lookup drafts in greedy answers of SmolLM2-135M to its training prompts (log-loss 0.397 per token),
     made cautious. Weight, caution and buckets are those with the smallest worst loss over categories when such answers were
     replayed.
     """
-    fit = -0.73 + 0.6 * match - 0.67 * several + (0.65 - 0.08 * match) * place
+    fit = -0.73 + 0.6 * match + (0.65 - 0.08 * match) * place
     return clamp(1.0 / (1.0 + exp(_CAUTION - fit)))
 
 
 class LookupEstimator(msgspec.Struct):
-    """Acceptance by match length, whether the match had several continuations, and position.
+    """Acceptance by match length and position.
 
     Attributes:
         mean: acceptance by cell.
@@ -286,20 +272,19 @@ class LookupEstimator(msgspec.Struct):
         if not good:
             raise OptionError("the lookup table contradicts itself")
 
-    def _start(self, match_length: int, choices: int) -> int:
+    def _start(self, match_length: int) -> int:
         """The cell of a draft's first position; the cells of later positions follow it."""
-        match = sum([match_length >= edge for edge in _MATCHES])
-        return (match * _SIZES[1] + (choices > 1)) * _SIZES[2]
+        return sum([match_length >= edge for edge in _MATCHES]) * _SIZES[1]
 
-    def predict(self, match_length: int, n: int, choices: int = 1) -> list[float]:
+    def predict(self, match_length: int, n: int) -> list[float]:
         """Conditional acceptance of positions 0..n-1 of a draft with this match."""
-        start = self._start(match_length, choices)
-        first, second, third, later = self.mean[start : start + _SIZES[2]]
+        start = self._start(match_length)
+        first, second, third, later = self.mean[start : start + _SIZES[1]]
         return [clamp(p) for p in (first, second, third, third, *([later] * (n - 4)))][:n]
 
-    def update(self, match_length: int, hits: list[bool], choices: int = 1) -> None:
+    def update(self, match_length: int, hits: list[bool]) -> None:
         """Learn from the observed positions of one draft, in order; there may be none."""
-        start = self._start(match_length, choices)
+        start = self._start(match_length)
         for position, hit in enumerate(hits):
             k = start + sum([position >= edge for edge in _PLACES])
             self.count[k] = min(self.count[k] + 1.0, MEMORY)
@@ -321,19 +306,15 @@ class Acceptance(msgspec.Struct):
     lookup: LookupEstimator = msgspec.field(default_factory=LookupEstimator)
     coupled: Calibration = msgspec.field(default_factory=Calibration)
 
-    def under(self, draw: Draw, *, relaxing: bool) -> Acceptance:
-        """A copy whose `calibration` is for tokens drawn this way, under a rule that relaxes or not.
-
-        Both change the prior line.
-        """
+    def under(self, draw: Draw) -> Acceptance:
+        """A copy whose `calibration` is for tokens drawn this way."""
         other = deepcopy(self)
-        table = {"coupled": other.coupled, "block": Calibration()}.get(draw, other.calibration)
-        other.calibration = msgspec.structs.replace(table, assumed=_LINES[relaxing, draw])
+        tables = {"coupled": other.coupled, "block": Calibration()}
+        other.calibration = tables.get(draw, other.calibration)
         return other
 
     def taught(self, calibration: Calibration, lookup: LookupEstimator | None) -> None:
-        """Go on from what an earlier process was taught; the prior line stays."""
-        assumed = self.calibration.assumed
-        self.calibration = msgspec.structs.replace(calibration, assumed=assumed)
+        """Go on from what an earlier process was taught."""
+        self.calibration = deepcopy(calibration)
         if lookup is not None:
             self.lookup = deepcopy(lookup)

@@ -23,12 +23,10 @@ class Proposal(msgspec.Struct, frozen=True):
     Attributes:
         tokens: Ids, the next token first; may be empty.
         match_length: Length of the earlier match that they continue, in tokens; 0 if there is none.
-        choices: How many different tokens have followed that match so far.
     """
 
     tokens: Sequence[int]
     match_length: int = 0
-    choices: int = 1
 
 
 NOTHING = Proposal(())
@@ -161,7 +159,7 @@ class TextIndex:
         found = self._found
         if not found.n:
             return NOTHING
-        return Proposal(ffi.unpack(self._tokens, found.n), found.match, found.choices)
+        return Proposal(ffi.unpack(self._tokens, found.n), found.match)
 
     @property
     def size(self) -> int:

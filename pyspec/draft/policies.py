@@ -13,7 +13,7 @@ from pyspec.draft.goodput import Experience, GoodputPolicy
 from pyspec.draft.lengths import Auto, Companion, Confidence, FixedLength, Length, parse_length
 from pyspec.draft.simple import ConfidencePolicy, FixedPolicy, LengthPolicy
 from pyspec.sampling.options import Draw
-from pyspec.sampling.verification import Margin, Strict, Verification
+from pyspec.sampling.verification import Strict, Verification
 
 _STRICT = Strict()
 
@@ -55,7 +55,7 @@ class Policies:
     def new(self, length: str | None, rule: Verification, draw: Draw) -> LengthPolicy:
         """A policy that has learned nothing yet. Raises OptionError for an invalid length."""
         named = parse_length(length) if length else self._length
-        learned = self._learned.under(draw, relaxing=isinstance(rule, Margin))
+        learned = self._learned.under(draw)
         seen = self._taught.get(_name(rule, draw))
         if seen is not None:
             learned.taught(seen.calibration, seen.lookup if draw != "greedy" else None)

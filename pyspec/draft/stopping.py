@@ -170,7 +170,7 @@ class Forecast(NamedTuple):
 def forecast(learned: Acceptance, draft: Draft) -> Forecast:
     """A draft's chances, by what was learned."""
     if draft.source == LOOKUP:
-        chance = learned.lookup.predict(draft.match_length, draft.n, draft.choices)
+        chance = learned.lookup.predict(draft.match_length, draft.n)
         return Forecast(draft, [], None, chance, [], survivals(chance))
     bins, table = draft_bins(draft), learned.calibration.table
     without = [table[k] for k in bins]
@@ -185,7 +185,7 @@ def learn(learned: Acceptance, expected: Forecast, seq: SeqOutcome) -> None:
     """Learn from a verified draft, up to its first refusal: nothing after that is observed."""
     draft, hits = expected.draft, seq.hits(expected.draft.n)
     if draft.source == LOOKUP:
-        learned.lookup.update(draft.match_length, hits, draft.choices)
+        learned.lookup.update(draft.match_length, hits)
         return
     for i, (k, hit) in enumerate(zip(expected.bins, hits, strict=False)):
         learned.calibration.update(i, k, hit)

@@ -98,9 +98,9 @@ class Draft(msgspec.Struct):
     """The drafted tokens of one sequence, with what the models said about each.
 
     `p` comes from the draft model and says how sure it is of each token, see `ps_draft_run`. `s`, `a`, `pc`, `agree` come from
-    the companion and are None where it did not run. Lookup drafts have none of these; they carry `match_length` and `choices`,
-    the number of different tokens that followed the match. A `whole` draft was drawn by itself, and every token of it has to be
-    verified: dropping one because of what was drawn would change the target's distribution.
+    the companion and are None where it did not run. Lookup drafts have none of these; they carry `match_length`. A `whole`
+    draft was drawn by itself, and every token of it has to be verified: dropping one because of what was drawn would change the
+    target's distribution.
     """
 
     seq: int
@@ -112,7 +112,6 @@ class Draft(msgspec.Struct):
     agree: Sequence[bool] | None = None
     source: str = MODEL
     match_length: int = 0
-    choices: int = 1
     whole: bool = False
 
 

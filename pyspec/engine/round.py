@@ -271,9 +271,7 @@ class Loop:
         if n == 0:
             return Draft(run.seq, 0)
         self.engine.put_draft(run.seq, proposal.tokens)
-        return Draft(
-            run.seq, n, source=LOOKUP, match_length=proposal.match_length, choices=proposal.choices
-        )
+        return Draft(run.seq, n, source=LOOKUP, match_length=proposal.match_length)
 
     def _propose(self, drafter: Drafter, run: Run, limit: int) -> Proposal:
         try:
@@ -285,8 +283,7 @@ class Loop:
                 raise DraftError(
                     f"{len(tokens)} tokens drafted of {limit}, or ids that do not exist"
                 )
-            match_length, choices = index(proposal.match_length), index(proposal.choices)
-            return Proposal(tokens, match_length, choices)
+            return Proposal(tokens, index(proposal.match_length))
         except Exception as error:  # noqa: BLE001 - whatever a drafter does, the answer goes on without it
             self._complain(drafter.name, error)
             return NOTHING

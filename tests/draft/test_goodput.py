@@ -219,7 +219,7 @@ def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come():
     answers = load_rounds(ROUNDS / "good.gz")
     side = Times(TINY, 1.6)
     truth = Costs(Times(SHAPES["BF16"], 10.0), side, side)
-    greedy = Acceptance().under("greedy", relaxing=False)
+    greedy = Acceptance().under("greedy")
     player = Player(GoodputPolicy(truth.curve(), greedy), truth)
     assert player.play(answers[:1]).speed < 1.02 * fixed_speed(answers[:1], truth, 0)
     player.play(answers[1:])

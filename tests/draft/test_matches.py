@@ -13,15 +13,6 @@ def test_long_matches_are_trusted_more_and_failures_teach():
     assert len(lookup.predict(8, 10)) == 10
 
 
-def test_a_match_with_several_continuations_is_trusted_less():
-    lookup = LookupEstimator()
-    before = lookup.predict(5, 4)
-    assert all(a < b for a, b in zip(lookup.predict(5, 4, choices=2), before, strict=True))
-    for _ in range(20):
-        lookup.update(5, [False], choices=2)
-    assert lookup.predict(5, 4) == before
-
-
 def test_matches_long_ago_are_forgotten():
     lookup = LookupEstimator()
     for hit in [True] * 1000 + [False] * 400:

@@ -18,7 +18,7 @@ def made_of(curve):
 def test_texts_that_are_drawn_otherwise_are_forecast_and_learned_from_apart():
     """One policy serves a batch of both: each draft's chances are those of its own way to draw."""
     policy = GoodputPolicy(learned=Acceptance())
-    other = Acceptance().under("greedy", relaxing=True)
+    other = Acceptance().under("greedy")
     policy.others = lambda seq: other if seq == 1 else None
     assert policy.learned_of([0]) is policy.learned_of([0, 1]) is policy.learned
     assert policy.learned_of([1]) is policy.learned_of([1, 1]) is other

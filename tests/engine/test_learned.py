@@ -110,7 +110,7 @@ def test_the_next_process_begins_there(pair):
     assert (switch.count, switch.mean) == pytest.approx((10.0, -0.5), rel=1e-3)
     assert learned.calibration.seen[20] == pytest.approx(10.0, rel=1e-3)
     assert began(again, Margin())[0].mean == 0.25
-    fresh = Acceptance().under("coupled", relaxing=False)
+    fresh = Acceptance().under("coupled")
     assert began(again, draw="coupled") == (SwitchState(0, 0, 0), fresh)
 
 

@@ -38,12 +38,12 @@ def followers(
 
 def slow_draft(
     known: Sequence[Sequence[int]], text: Sequence[int], limit: int
-) -> tuple[list[int], int, int]:
-    """Tokens that follow the longest known end of `text` most often, each time anew; that end's length; how many followed it."""
+) -> tuple[list[int], int]:
+    """Tokens that follow the longest known end of `text` most often, each time anew; that end's length."""
     beginnings = list(endings(known))
     grown = [START, *text]
     draft: list[int] = []
-    match, choices = 0, 1
+    match = 0
     while len(draft) < limit:
         for length in range(len(grown), SHORTEST_MATCH - 1, -1):
             counts, last = followers(beginnings, tuple(grown[len(grown) - length :]))
@@ -51,10 +51,10 @@ def slow_draft(
             if not counts or matched < SHORTEST_MATCH:
                 continue
             if not draft:
-                match, choices = matched, len(counts)
+                match = matched
             draft.append(max(counts, key=lambda token: (counts[token], last[token])))
             grown.append(draft[-1])
             break
         else:
             break
-    return draft, match, choices
+    return draft, match
