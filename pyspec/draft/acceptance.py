@@ -80,12 +80,9 @@ def companion_features(draft: Draft, n: int) -> list[Features] | None:
 
 
 class Logistic(msgspec.Struct):
-    """The companion's model: online logistic regression.
+    """The companion's model: online logistic regression. Raises OptionError for a wrong width, or values out of range.
 
     Its AdaGrad steps divide by running `squares` of the gradients. These decay, so the model follows changes.
-
-    Raises:
-        OptionError: wrong width, or values out of range.
     """
 
     weights: list[float] = msgspec.field(default_factory=lambda: list(_COMPANION_PRIOR))
@@ -114,23 +111,21 @@ class Logistic(msgspec.Struct):
 
 
 class Calibration(msgspec.Struct, dict=True):
-    """Acceptance by the bin of p.
+    """Acceptance by the bin of p. Raises OptionError where the numbers contradict each other.
 
-    Attributes:
-        hits: accepted tokens of those `seen`.
-        seen: observed tokens.
-        first: how often each bin occurred at position 0. With `later` it predicts the bin of a token not drafted yet.
-        later: the same for tokens after accepted ones.
-        table: acceptance by bin, prior included; C multiplies these up while it drafts.
-
-    Raises:
-        OptionError: the numbers contradict each other.
+    `table` has acceptance by bin, prior included; C multiplies these up while it drafts.
     """
 
-    hits: list[float] = msgspec.field(default_factory=lambda: [0.0] * TABLE_BINS)
+    hits: list[float] = msgspec.field(
+        default_factory=lambda: [0.0] * TABLE_BINS
+    )  # accepted of those seen
     seen: list[float] = msgspec.field(default_factory=lambda: [0.0] * TABLE_BINS)
-    first: list[float] = msgspec.field(default_factory=lambda: _spread(10, 26))
-    later: list[float] = msgspec.field(default_factory=lambda: _spread(14, 28))
+    first: list[float] = msgspec.field(
+        default_factory=lambda: _spread(10, 26)
+    )  # how often each bin was a draft's first
+    later: list[float] = msgspec.field(
+        default_factory=lambda: _spread(14, 28)
+    )  # and a later token's
 
     def __post_init__(self) -> None:
         tables = (self.hits, self.seen, self.first, self.later)
@@ -248,20 +243,13 @@ def _lookup_prior(match: int, place: int) -> float:
 
 
 class LookupEstimator(msgspec.Struct):
-    """Acceptance by match length and position.
-
-    Attributes:
-        mean: acceptance by cell.
-        count: the weight of each mean, in observations.
-
-    Raises:
-        OptionError: the numbers contradict each other.
-    """
+    """Acceptance by match length and position. Raises OptionError where the numbers contradict each other."""
 
     mean: list[float] = msgspec.field(
         default_factory=lambda: [_lookup_prior(*cell) for cell in product(*map(range, _SIZES))]
     )
     count: list[float] = msgspec.field(default_factory=lambda: [_LOOKUP_WEIGHT] * _CELLS)
+    """The weight of each mean, in observations."""
 
     def __post_init__(self) -> None:
         good = (
@@ -292,19 +280,14 @@ class LookupEstimator(msgspec.Struct):
 
 
 class Acceptance(msgspec.Struct):
-    """All that is learned about acceptance.
+    """All that is learned about acceptance."""
 
-    Attributes:
-        calibration: the table in use.
-        companion: the model for drafts that a companion scored.
-        lookup: the estimator for lookup drafts.
-        coupled: the table for tokens drawn with the target's noise.
-    """
-
-    calibration: Calibration = msgspec.field(default_factory=Calibration)
+    calibration: Calibration = msgspec.field(default_factory=Calibration)  # in use
     companion: Logistic = msgspec.field(default_factory=Logistic)
     lookup: LookupEstimator = msgspec.field(default_factory=LookupEstimator)
-    coupled: Calibration = msgspec.field(default_factory=Calibration)
+    coupled: Calibration = msgspec.field(
+        default_factory=Calibration
+    )  # of tokens drawn with the target's noise
 
     def under(self, draw: Draw) -> Acceptance:
         """A copy whose `calibration` is for tokens drawn this way."""

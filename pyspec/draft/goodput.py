@@ -34,18 +34,12 @@ _MARKUP = 0.6  # share of the drafts' gain that a ms of drafting has to earn on 
 
 
 class _Tables(NamedTuple):
-    """Values that change only with the curve, the depth, the number of sequences or slow averages.
+    """Values that change only with the curve, the depth, the number of sequences or slow averages."""
 
-    step: ms of one drafted token for all sequences.
-    markup: how many times plain decoding's price a ms of drafting has to earn.
-    floors: survivals at which drafting stops.
-    gain: tokens per round and sequence that drafting is expected to bring.
-    """
-
-    step: float
-    markup: float
-    floors: list[float]
-    gain: float
+    step: float  # ms of one drafted token for all sequences
+    markup: float  # how many times plain decoding's price a ms of drafting has to earn
+    floors: list[float]  # survivals at which drafting stops
+    gain: float  # tokens per round and sequence that drafting is expected to bring
 
 
 class Experience(msgspec.Struct):

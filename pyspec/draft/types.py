@@ -58,38 +58,30 @@ def bin_centre(index: int) -> float:
 
 
 class Place(msgspec.Struct):
-    """Where one sequence stands before a round.
-
-    Attributes:
-        room: the longest draft that can still be verified.
-        lag: committed tokens that the draft model has to read before its next draft, an unread prompt included.
-        left: most tokens that the sequence may still get.
-        depth: its length in tokens.
-        companion_lag: the same as `lag` for the companion.
-        longest: most tokens that the draft model can propose, which is limited where each token has its own head; 0 for none.
-    """
+    """Where one sequence stands before a round."""
 
     seq: int
-    room: int
-    lag: int = 0
-    left: int = 1 << 30
-    depth: int = 0
-    companion_lag: int = 0
-    longest: int = LONGEST
+    room: int  # tokens of the longest draft that can still be verified
+    lag: int = (
+        0  # committed tokens that the draft model has to read first, an unread prompt included
+    )
+    left: int = 1 << 30  # most tokens that the sequence may still get
+    depth: int = 0  # its length in tokens
+    companion_lag: int = 0  # the same as `lag` for the companion
+    longest: int = LONGEST  # most tokens that the draft model can propose; 0 for none
 
 
 class Plan(msgspec.Struct, frozen=True):
     """What to draft this round.
 
-    Attributes:
-        lengths: the longest model draft for each place; 0 means that the draft model does not run there.
-        table: acceptance by bin. While drafting, survival is the product of `table[bin(p)]` over the drafted tokens. None
-            switches the survival test off.
-        floors: after token i (0-based) drafting goes on only if survival >= `floors[i]`; the last floor holds for the rest.
+    While drafting, survival is the product of `table[bin(p)]` over the drafted tokens. After token i (0-based) drafting goes on
+    only if survival >= `floors[i]`; the last floor holds for the rest.
     """
 
-    lengths: Sequence[int]
-    table: Sequence[float] | None = None
+    lengths: Sequence[
+        int
+    ]  # the longest model draft for each place; 0: the draft model does not run there
+    table: Sequence[float] | None = None  # acceptance by bin; None: no survival test
     floors: Sequence[float] = (0.0,)
     use_companion: bool = False
 
@@ -97,36 +89,35 @@ class Plan(msgspec.Struct, frozen=True):
 class Draft(msgspec.Struct):
     """The drafted tokens of one sequence, with what the models said about each.
 
-    `p` comes from the draft model and says how sure it is of each token, see `ps_draft_run`. `s`, `a`, `pc`, `agree` come from
-    the companion and are None where it did not run. Lookup drafts have none of these; they carry `match_length`. A `whole`
-    draft was drawn by itself, and every token of it has to be verified: dropping one because of what was drawn would change the
-    target's distribution.
+    `s`, `a`, `pc`, `agree` come from the companion and are None where it did not run. Every token of a `whole` draft, which was
+    drawn by itself, has to be verified: dropping one because of what was drawn would change the target's distribution.
     """
 
     seq: int
     n: int
-    p: Sequence[float] = ()
+    p: Sequence[
+        float
+    ] = ()  # how sure the draft model is of each token, see `ps_draft_run`; lookup's have none
     s: Sequence[float] | None = None
     a: Sequence[float] | None = None
     pc: Sequence[float] | None = None
     agree: Sequence[bool] | None = None
     source: str = MODEL
-    match_length: int = 0
+    match_length: int = 0  # of a lookup draft
     whole: bool = False
 
 
 class SeqOutcome(msgspec.Struct):
     """What verification did with one sequence's draft.
 
-    `next_match` is known where every verified token was accepted and the draft was longer: it says whether the rule in force
-    would have accepted the first token left out. It costs nothing and teaches the most when little was verified. None where there
-    is no such token.
+    Where every verified token was accepted and the draft was longer, `next_match` says whether the rule in force would have
+    accepted the first token left out. It costs nothing and teaches the most when little was verified.
     """
 
     seq: int
     n_verified: int
     n_accepted: int
-    next_match: bool | None = None
+    next_match: bool | None = None  # None: there is no such token
 
     def hits(self, n_drafted: int) -> list[bool]:
         """Whether each drafted token was right, as far as is known: up to the first refusal."""
@@ -139,24 +130,19 @@ class SeqOutcome(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """One finished round. `t_round` is its whole time, Python included; 0 when not measured.
-
-    `draft_steps` counts the draft model's decodes, one after the other; tokens kept from the last round need none. `caught_up`
-    counts rows in them beyond one per drafted token, which the draft model had to read first. `companion_rows` counts all rows
-    that the companion decoded, `companion_read` those that it had to read first.
-    """
+    """One finished round."""
 
     seqs: Sequence[SeqOutcome]
     t_verify: float
     verify_rows: int
     t_draft: float = 0.0
-    draft_steps: int = 0
+    draft_steps: int = 0  # the draft model's decodes, one after the other; tokens kept from the last round need none
     t_companion: float = 0.0
-    companion_rows: int = 0
-    t_round: float = 0.0
-    caught_up: int = 0
+    companion_rows: int = 0  # all rows that the companion decoded
+    t_round: float = 0.0  # the whole time, Python included; 0 when not measured
+    caught_up: int = 0  # rows in `draft_steps` beyond one per drafted token, which the draft model had to read first
     depth: int = 0
-    companion_read: int = 0
+    companion_read: int = 0  # of `companion_rows` those that it had to read first
 
     @property
     def aside(self) -> float:
