@@ -35,7 +35,7 @@ from pyspec.errors import BatchWriteError, InputError, OptionError
 from pyspec.requests.records import REQUEST_FIELDS, Record
 from pyspec.serve import ServerSettings, served_name
 from pyspec.serve.app import make_app
-from pyspec.text.result import Failure, RecordResult
+from pyspec.text.parts import Failure, RecordResult
 
 log = logging.getLogger("pyspec")
 

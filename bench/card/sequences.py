@@ -32,8 +32,7 @@ from measure.records import commit, machine
 
 from pyspec.batch import Batch, Settings
 from pyspec.requests.records import Record, SpeculationBody
-from pyspec.text.parts import Piece
-from pyspec.text.result import RecordResult
+from pyspec.text.parts import Piece, RecordResult
 
 ALONE = ("plain", "fixed:1", "fixed:3", "fixed:5", "auto", "margin")
 JUDGED = ("plain", "auto", "companion")

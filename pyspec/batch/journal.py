@@ -31,7 +31,7 @@ from pyspec.batch.maker import Settings
 from pyspec.engine.contexts import Models
 from pyspec.errors import BatchWriteError, ResumeMismatch
 from pyspec.machine.files import file_sha256, parse
-from pyspec.text.result import RecordResult
+from pyspec.text.parts import RecordResult
 
 FORMAT = 1
 SYNC_S = 1.0  # longest time until a record is synced to disk

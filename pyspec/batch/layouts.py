@@ -14,7 +14,7 @@ from pyspec.batch.reading import InputFile, Per, Reading, as_text, rows_of
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
 from pyspec.machine.files import write_whole
 from pyspec.requests.records import Record
-from pyspec.text.result import RecordResult
+from pyspec.text.parts import RecordResult
 
 Results = Callable[[int], RecordResult]  # the result of a record, by its place among the inputs
 

@@ -18,9 +18,8 @@ from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict, Verific
 from pyspec.text.answer import ReasoningLimit, Speech
 from pyspec.text.forms import SYSTEM_ROLES
 from pyspec.text.messages import from_outside
-from pyspec.text.parts import common_prefix
+from pyspec.text.parts import RecordResult, common_prefix
 from pyspec.text.prompts import FillIn, OtherFile
-from pyspec.text.result import RecordResult
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
 from pyspec.vocab.tokenizer import check_tokens

@@ -26,7 +26,7 @@ from pyspec.batch.reading import InputFile, Reading, as_text
 from pyspec.errors import InputError
 from pyspec.requests.bodies import body_of, choice_of
 from pyspec.requests.records import Record
-from pyspec.text.result import Failure, RecordResult, Usage
+from pyspec.text.parts import Failure, RecordResult, Usage
 
 
 class _EarlierLine(msgspec.Struct):

@@ -24,7 +24,7 @@ import msgspec
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 from pyspec.requests.bodies import Body, ChatBody, read_body, records_of
 from pyspec.requests.records import CHAT, Record, unique
-from pyspec.text.result import Failure
+from pyspec.text.parts import Failure
 
 log = logging.getLogger("pyspec")
 

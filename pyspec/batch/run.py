@@ -32,7 +32,7 @@ from pyspec.errors import Cancelled, InputError, OptionError
 from pyspec.requests.records import Record, as_record
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
 from pyspec.screen.progress import file_of
-from pyspec.text.result import RecordResult
+from pyspec.text.parts import RecordResult
 
 log = logging.getLogger("pyspec")
 

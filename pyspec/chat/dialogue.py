@@ -11,8 +11,7 @@ from pyspec.screen.words import counted
 from pyspec.text.messages import Message
 
 if TYPE_CHECKING:  # --help needs none of these
-    from pyspec.text.parts import Token
-    from pyspec.text.result import Result
+    from pyspec.text.parts import Result, Token
 
 Encode = Callable[[Sequence[Message]], list[int]]
 

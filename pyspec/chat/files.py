@@ -16,7 +16,7 @@ from pyspec.chat import state_path
 from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.errors import InputError, InputTooLong
 from pyspec.machine.files import parse, read_named, show, utf8, write_whole
-from pyspec.text.result import Result
+from pyspec.text.parts import Result
 
 MAX_TEXT = 1 << 20  # largest text file to read, or line to type, bytes
 

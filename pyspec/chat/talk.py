@@ -23,8 +23,7 @@ from pyspec.screen.display import Screen
 from pyspec.screen.words import counted, speed_sentence, stats_line
 from pyspec.text.answer import ReasoningLimit
 from pyspec.text.messages import Message
-from pyspec.text.parts import Piece
-from pyspec.text.result import Result, result_of
+from pyspec.text.parts import Piece, Result, result_of
 
 # -- the chat ----------------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from pyspec.screen.display import Screen
 from pyspec.screen.progress import run_progress
 from pyspec.screen.words import safe
 from pyspec.serve import served_name
-from pyspec.text.result import RecordResult
+from pyspec.text.parts import RecordResult
 
 FAILED_ITEMS = 3  # exit code of a batch that finished with failed records
 

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from pyspec.chat.conversation import LlamaChat
     from pyspec.grammar.languages import Constraint, Language
     from pyspec.screen.display import Screen
-    from pyspec.text.parts import Piece
-    from pyspec.text.result import Result
+    from pyspec.text.parts import Piece, Result
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -151,8 +150,7 @@ def generate(
 
         models = replace(models, model=last_model())
     from pyspec.screen.display import screen_of  # noqa: PLC0415 - rich takes 30 ms
-    from pyspec.text.parts import Piece  # noqa: PLC0415 - --help needs neither
-    from pyspec.text.result import result_of  # noqa: PLC0415
+    from pyspec.text.parts import Piece, result_of  # noqa: PLC0415 - --help needs neither
 
     screen = screen_of(output.color)
     with closing(_opened(models, drafts, engine)) as model:

@@ -23,7 +23,7 @@ from pyspec.machine.machine import Watch
 from pyspec.sampling.chain import Sampling
 from pyspec.screen.display import screen_of
 from pyspec.screen.progress import run_progress
-from pyspec.text.result import Result, result_of
+from pyspec.text.parts import Result, result_of
 
 _TEXTS = (
     """Anna keeps the light on the north shore. Each evening she climbs the ninety steps, trims the wick and writes the wind

@@ -15,8 +15,15 @@ from pyspec.requests.custom import openai_calls
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import error_behind
 from pyspec.text.answer import AnswerReader
-from pyspec.text.parts import AnswerPart, Piece, Token, TokenLogprobs, targets_own
-from pyspec.text.result import RecordResult, Usage
+from pyspec.text.parts import (
+    AnswerPart,
+    Piece,
+    RecordResult,
+    Token,
+    TokenLogprobs,
+    Usage,
+    targets_own,
+)
 
 
 @dataclass

@@ -34,7 +34,7 @@ from pyspec.engine.kept import ParkedTexts, PrefixCache, common
 from pyspec.engine.statistics import PlainDecode, Tally, plain_decode
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
 from pyspec.requests.records import failed
-from pyspec.text.result import RecordResult
+from pyspec.text.parts import RecordResult
 
 log = logging.getLogger("pyspec")
 

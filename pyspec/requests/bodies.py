@@ -29,7 +29,7 @@ from pyspec.sampling.chain import MIN_TOP_P
 from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.text.completions import format_language, tools_left
 from pyspec.text.messages import content_text
-from pyspec.text.result import Result
+from pyspec.text.parts import Result
 
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 

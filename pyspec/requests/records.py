@@ -23,7 +23,7 @@ from pyspec.sampling.options import (
     numbers,
 )
 from pyspec.text.messages import standard
-from pyspec.text.result import Failure, RecordResult
+from pyspec.text.parts import Failure, RecordResult
 from pyspec.text.stream import check_stops
 
 CHAT, COMPLETION = "chat", "completion"  # OpenAI's two kinds of requests and responses

@@ -21,7 +21,7 @@ from pyspec.batch.run import Batch
 from pyspec.screen.words import safe
 from pyspec.serve import lines_of
 from pyspec.serve.pending import PendingRequest
-from pyspec.text.result import Result
+from pyspec.text.parts import Result
 
 REQUEST = "pyspec.request"  # key of the `PendingRequest` in a request's scope
 REQUEST_ID = "pyspec.request_id"  # key of its id: the one in the response's headers

@@ -15,8 +15,7 @@ from pyspec.engine.statistics import times_among
 from pyspec.errors import AnswerFailed
 from pyspec.serve import ServerSettings
 from pyspec.text.parser import joined
-from pyspec.text.parts import AnswerPart, Piece, Token, TokenLogprobs, is_object
-from pyspec.text.result import RecordResult
+from pyspec.text.parts import AnswerPart, Piece, RecordResult, Token, TokenLogprobs, is_object
 
 log = logging.getLogger("pyspec")
 

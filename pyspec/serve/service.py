@@ -41,8 +41,7 @@ from pyspec.requests.records import Record, failed
 from pyspec.sampling.options import derive_seed
 from pyspec.serve import ServerSettings
 from pyspec.serve.pending import AnswerListener, PendingRequest
-from pyspec.text.parts import Piece
-from pyspec.text.result import RecordResult
+from pyspec.text.parts import Piece, RecordResult
 from pyspec.vocab.tokenizer import piece_reader
 
 log = logging.getLogger("pyspec")

@@ -22,8 +22,7 @@ from pyspec.grammar.languages import (
 from pyspec.grammar.schemas import ANY_OBJECT, json_expression, of_schema, tool_schema
 from pyspec.text.messages import from_outside
 from pyspec.text.parser import joined
-from pyspec.text.parts import AnswerPart, Step, Token, TokenLogprobs
-from pyspec.text.result import Result, Usage, chat_logprobs
+from pyspec.text.parts import AnswerPart, Result, Step, Token, TokenLogprobs, Usage, chat_logprobs
 
 
 class ChatCompletion:

@@ -11,7 +11,7 @@ from helpers.systems import full_device
 
 from pyspec.batch.journal import Journal
 from pyspec.errors import BatchWriteError, ResumeMismatch
-from pyspec.text.result import Failure, RecordResult
+from pyspec.text.parts import Failure, RecordResult
 
 RUN = {"target": "t", "max_tokens": "5"}
 

@@ -15,7 +15,7 @@ from pyspec.batch.output import open_output, output_line
 from pyspec.batch.reading import Reading
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
 from pyspec.machine.files import write_whole
-from pyspec.text.result import RecordResult
+from pyspec.text.parts import RecordResult
 
 
 @pytest.fixture

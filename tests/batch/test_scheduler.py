@@ -14,7 +14,7 @@ from pyspec.errors import Cancelled, EngineError, NumericError
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin
-from pyspec.text.result import RecordResult
+from pyspec.text.parts import RecordResult
 
 WORDS = [
     "a", "hello", "once upon a time", "x" * 90, "the end.", "bb", "zyxwvut", "q" * 33, "to be or not to be",

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from pyspec.chat.dialogue import Conversation, Exchange, fit, spoken, unended, why_cut
 from pyspec.errors import ContextOverflow
 from pyspec.text.messages import Message
-from pyspec.text.parts import AnswerPart, Piece, Source, Token
-from pyspec.text.result import Result, result_of
+from pyspec.text.parts import AnswerPart, Piece, Result, Source, Token, result_of
 
 
 def token(char):

@@ -11,7 +11,7 @@ from helpers.fake_chat import FakeModel
 from pyspec.chat import files
 from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.errors import InputEncoding, InputError, InputTooLong
-from pyspec.text.result import Result
+from pyspec.text.parts import Result
 
 MODEL = FakeModel([])
 

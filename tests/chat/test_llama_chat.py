@@ -17,7 +17,7 @@ from pyspec.llama.speculative import OFF, SpeculativeLlama
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Strict
 from pyspec.text.messages import Message
-from pyspec.text.result import Result
+from pyspec.text.parts import Result
 
 GREEDY = Sampling(temperature=0.0)
 

@@ -24,7 +24,7 @@ from pyspec.cli import batch as module
 from pyspec.errors import InputError
 from pyspec.hub.sources import load_manifest
 from pyspec.screen import progress
-from pyspec.text.result import RecordResult, Usage
+from pyspec.text.parts import RecordResult, Usage
 
 PLAIN = ["--draft", "none", "--verify", "strict", "--temp", "0", "--raw", "-t", "1", "-c", "256"]
 

@@ -11,7 +11,7 @@ from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.cluster import _Rows, answer, open_journals  # noqa: E402
 from pyspec.errors import OptionError, ResumeMismatch  # noqa: E402
 from pyspec.requests.records import Record  # noqa: E402
-from pyspec.text.result import Failure, RecordResult  # noqa: E402
+from pyspec.text.parts import Failure, RecordResult  # noqa: E402
 
 pytestmark = [*OF_RAY, pytest.mark.usefixtures("cluster")]
 

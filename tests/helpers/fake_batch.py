@@ -6,7 +6,7 @@ import pytest
 
 from pyspec.batch.output import FileRun, open_output
 from pyspec.batch.reading import Reading, find_sources, read_sources
-from pyspec.text.result import Failure, RecordResult
+from pyspec.text.parts import Failure, RecordResult
 
 
 class Fake:

@@ -22,7 +22,7 @@ from pyspec.llama.calls import Method
 from pyspec.requests.bodies import read_body, records_of
 from pyspec.text.completions import ChatCompletion
 from pyspec.text.notation import Notation
-from pyspec.text.result import Result
+from pyspec.text.parts import Result
 from pyspec.text.template import ChatTemplate
 
 MARK = re.compile(r"<[|\uff5c]?/?[A-Za-z_][^<>\s'\"{}|\uff5c]{0,40}[|\uff5c]?>|\[/?[A-Z_]{3,}\]")

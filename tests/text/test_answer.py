@@ -22,8 +22,7 @@ from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.text.answer import AnswerReader, Budget, ReasoningLimit, Speech, reasoning_end
 from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
-from pyspec.text.parts import WholeAnswer
-from pyspec.text.result import result_of
+from pyspec.text.parts import WholeAnswer, result_of
 from pyspec.vocab.tokenizer import piece_reader
 
 MARKS = ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "<|other|>")

@@ -19,8 +19,7 @@ from pyspec.serve.apis.interface import (
     openai_refusal,
 )
 from pyspec.serve.pending import Choice, PendingRequest
-from pyspec.text.parts import TokenLogprobs
-from pyspec.text.result import Likely, chat_logprobs
+from pyspec.text.parts import Likely, TokenLogprobs, chat_logprobs
 
 _TEXT = {"content"}
 _PLACE = "\0text\0"  # stands for the text in a chunk that is encoded once; no name has a NUL

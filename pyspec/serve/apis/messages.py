@@ -19,8 +19,7 @@ from pyspec.serve.apis.interface import (
 )
 from pyspec.serve.pending import AnswerBlock, AnswerBlocks, Choice, PendingRequest
 from pyspec.text.messages import content_text, without_pictures
-from pyspec.text.parts import object_of
-from pyspec.text.result import Result
+from pyspec.text.parts import Result, object_of
 
 _REASONS = {
     "stop": "end_turn",

@@ -19,8 +19,7 @@ from pyspec.serve.apis.items import (
     messages_of,
 )
 from pyspec.serve.pending import AnswerBlock, AnswerBlocks, Choice, PendingRequest
-from pyspec.text.parts import AnswerPart
-from pyspec.text.result import Result
+from pyspec.text.parts import AnswerPart, Result
 
 
 class ResponsesBody(Body):

@@ -11,8 +11,15 @@ from pyspec.engine.options import OFF, AnswerOptions
 from pyspec.engine.statistics import Tally, speculation_report
 from pyspec.sampling.chain import Sampling
 from pyspec.screen.words import speed_sentence, stats_line
-from pyspec.text.parts import AnswerPart, Piece, TokenLogprobs, targets_own
-from pyspec.text.result import RecordResult, Result, result_of
+from pyspec.text.parts import (
+    AnswerPart,
+    Piece,
+    RecordResult,
+    Result,
+    TokenLogprobs,
+    result_of,
+    targets_own,
+)
 
 CALL = [AnswerPart("call", "now", 0, "c1"), AnswerPart("arguments", "{}", 0)]
 BLOCK = {"times_plain": 1.5}
