@@ -19,7 +19,7 @@ from pyspec.errors import PyspecError
 from pyspec.llama.generation import stream_text
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.machine.others import name_of
-from pyspec.sampling.suggested import suggested_by
+from pyspec.sampling.options import suggested_by
 from pyspec.text.answer import ReasoningLimit
 from pyspec.text.messages import Message
 from pyspec.text.parts import Piece, common_prefix

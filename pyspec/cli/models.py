@@ -43,7 +43,7 @@ from pyspec.hub.sources import (
 )
 from pyspec.machine.files import file_sha256
 from pyspec.machine.others import LocalModel
-from pyspec.sampling.suggested import suggested_by
+from pyspec.sampling.options import suggested_by
 from pyspec.screen.display import print_listing
 from pyspec.screen.progress import busy, store_progress
 from pyspec.screen.words import safe

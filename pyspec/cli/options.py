@@ -26,6 +26,7 @@ from pyspec.sampling.options import (
     Sampling,
     chance_seed,
     numbers,
+    suggested_by,
 )
 from pyspec.sampling.verification import Margin, Strict, Verification
 
@@ -380,8 +381,6 @@ class SamplerOptions(_Numbers):  # type: ignore[misc]  # its fields come from th
 
     def suggested(self, path: Path, name: str = "") -> Mapping[str, float]:
         """Return what a model suggests, and say what of it holds here. name: how the user called it."""
-        from pyspec.sampling.suggested import suggested_by  # noqa: PLC0415 - reads models' files
-
         found = suggested_by(path, name)
         if sentence := found.sentence(self.given):
             tell(sentence, err=True)

@@ -1,16 +1,21 @@
-"""One sequence on one target: reads the prompt, then runs rounds until the answer ends."""
+"""One sequence on one target: reads the prompt, then runs rounds until the answer ends; and the drafts that it begins with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
+from typing import Any
 
+from pyspec.draft.lengths import parse_length
 from pyspec.draft.simple import LengthPolicy
-from pyspec.engine.assembly import Assembly
+from pyspec.engine.assembly import Assembly, choose_parts, may_use_head
 from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
+from pyspec.engine.models import SideOptions
+from pyspec.engine.profiles import PairMemory
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import AnswerStatistics, Timings
+from pyspec.engine.target import SNAPSHOTS
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.text.parts import Step, Token
 
@@ -157,3 +162,32 @@ class _Clock:
             tokens=tokens,
             away_ms=1e3 * self._away,
         )
+
+
+class Drafts:
+    """What a `SpeculativeLlama` drafts with, by its arguments `own`. Raises OptionError before anything is loaded."""
+
+    def __init__(self, own: Mapping[str, Any]) -> None:
+        self._draft, self._companion, self._memory = own["draft"], own["companion"], own["memory"]
+        self._options = SideOptions.of(
+            own["draft_n_gpu_layers"], own["draft_devices"], (own["draft_type_k"], own["draft_type_v"]),
+        )  # fmt: skip
+        self._length = parse_length(own["length"])
+        self.for_target = {
+            "snapshots": 0 if self._draft == "none" else SNAPSHOTS,
+            "head": may_use_head(self._draft),
+        }
+        """What the target's loading has to know of them."""
+
+    def join(self, llm: Any) -> None:
+        """Load draft and companion, and begin the session of `llm`."""
+        parts = choose_parts(llm, self._draft, self._companion)
+        parts.remember(self._memory)
+        assembly = Assembly(llm, parts, self._options)
+        llm._session = Session(assembly)  # noqa: SLF001 - it is closed with `llm` from here on
+        llm.pair_memory = kept = PairMemory(llm, assembly.sides)
+        kept.kept_by(llm)
+        llm.policies = kept.begin(llm, assembly.sides, self._length)
+        llm.curve, assembly.engine.temper = llm.policies.curve, kept.temper
+        for note in assembly.notes:
+            llm.note(note)

@@ -197,7 +197,7 @@ class SpeculativeLlama(Mirror):
             self._open(file, given)
 
     def _open(self, file: str, given: dict[str, Any]) -> None:
-        from pyspec.llama.loading import Drafts  # noqa: PLC0415 - who only names the class loads no engine
+        from pyspec.engine.session import Drafts  # noqa: PLC0415 - who only names the class loads no engine
 
         start, own = perf_counter(), {name: given.pop(name) for name in _OF_DRAFTS}
         check_ranges({"wait": given["wait"]})
