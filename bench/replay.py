@@ -29,16 +29,17 @@ ABOUT = """Each cell has what the mean and the least of `times plain` change by,
 the first line has both. Rounds were recorded at temperature 0 (greedy) and at 0.8 (files that end in -t08). The policy begins
 without any knowledge of machine and draft and has lookup, all answers count. The second line changes nothing but the noise of
 times: it is how much the measure scatters."""
-WAYS: Mapping[str, tuple[Draw, bool]] = {
-    "greedy": ("greedy", False), "drawn": ("coupled", False), "with the companion": ("greedy", True),
+WAYS: Mapping[str, tuple[Draw, bool, bool]] = {
+    "greedy": ("greedy", False, False), "drawn": ("coupled", False, False), "with the companion": ("greedy", True, False),
+    "copying": ("greedy", False, True),
 }  # fmt: skip
-"""How tokens were drawn, and whether a companion may score."""
+"""How tokens were drawn, whether a companion may score, and whether only the sixth of answers counts that copies most."""
 
 
 def times_plain(
     answers: Sequence[Answer], curve: str, cost: float, draw: Draw, companion: bool
 ) -> float:
-    """Times plain over all answers."""
+    """Times plain over these answers."""
     costs, learned = costs_of(curve, cost, 0.1), Acceptance().under(draw)
     prior = CostCurve.prior(KNOWN[curve][1], 10.0, cost, 0.1 * cost)
     policy = GoodputPolicy(prior, learned, companion=companion)
@@ -46,15 +47,24 @@ def times_plain(
 
 
 def chosen(
-    files: Mapping[str, Sequence[Answer]], draw: Draw, companion: bool
+    files: Mapping[str, Sequence[Answer]], draw: Draw, companion: bool, copying: bool
 ) -> list[Sequence[Answer]]:
     """The rounds whose tokens were drawn so and, for a companion, those that one scored."""
-    return [
+    found = [
         answers
         for name, answers in files.items()
         if name.endswith("-t08") == (draw == "coupled")
         and (not companion or any(c.agree for each in answers for c in each.models.values()))
     ]
+    if not copying:
+        return found
+    most = (sorted(answers, key=_copied)[-max(1, len(answers) // 6) :] for answers in found)
+    return [answers for answers in most if _copied(answers[0]) > 0]
+
+
+def _copied(answer: Answer) -> float:
+    """Tokens that lookup would have had right, summed over all places, per token of the answer."""
+    return sum(chain.matched for chain in answer.lookups.values()) / answer.length
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -69,7 +79,7 @@ def main(words: Sequence[str] | None = None) -> None:
         found = []
         for how in ways.values():
             cells = [(a, c) for a in chosen(files, *how) for c in options.curve.split(";")]
-            speeds = [times_plain(*cell, options.cost, *how) for cell in cells]
+            speeds = [times_plain(*cell, options.cost, *how[:2]) for cell in cells]
             found.append((geomean(speeds), min(speeds)))
         return found
 

@@ -71,7 +71,7 @@ def test_committed_rounds_are_replayed(script, capsys):
     replay = script("replay")
     replay.main(["--curve", "GPU", *(str(replay.ROUNDS / f"{n}.gz") for n in ("q4_k_m", "eagle3"))])
     head, _, row = (line for line in capsys.readouterr().out.splitlines() if line[:1] == "|")
-    assert head == "| without | greedy | with the companion |"
+    assert head == "| without | greedy | with the companion | copying |"
     figures = [float(n) for cell in row.split("|")[2:-1] for n in cell.split(",")]
     assert 1.0 < min(figures) <= max(figures) < 20.0
 
