@@ -24,7 +24,7 @@ from measure.report import table
 
 from pyspec.hub.locate import resolve
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 SETTINGS = {"on": True, "off": False, "auto": "auto"}
 TEXT = b"The keeper of the light wrote down each evening which ships had passed, and what the weather had been. "

@@ -22,7 +22,7 @@ from measure.report import table
 from measure.tasks import Options
 
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 OPTIONS = {
     "server": "", "contenders": "pyspec,pyspec:none,llama_cpp,server", "prompt": 15000, "tokens": 101, "threads": 2, "repeat": 3,

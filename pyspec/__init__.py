@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspec.llama.generation import stream_text
     from pyspec.llama.install import install, uninstall
     from pyspec.llama.speculative import OFF, Speculation, SpeculativeLlama
-    from pyspec.sampling.chain import Sampling
+    from pyspec.sampling.options import Sampling
     from pyspec.sampling.verification import Margin, Strict
     from pyspec.text.messages import Message
     from pyspec.text.parts import Piece, Source, Step, Token
@@ -47,7 +47,7 @@ _HOMES = {
     "Piece": "text.parts",
     "Proposal": "draft.lookup",
     "PyspecError": "errors",
-    "Sampling": "sampling.chain",
+    "Sampling": "sampling.options",
     "Source": "text.parts",
     "Speculation": "llama.speculative",
     "SpeculativeLlama": "llama.speculative",

@@ -37,7 +37,7 @@ from pyspec.errors import EngineError, OptionError
 from pyspec.gguf.check import extra_buffers
 from pyspec.gguf.kinds import EAGLE3, kind_of_draft
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.text.parts import Step
 
 from .errors import PeerMissing

@@ -11,7 +11,7 @@ drafts left something behind, they do not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from math import isinf
 
 import msgspec
@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.sampling.chain import Sampling, build_chain, in_force
+from pyspec.sampling.chain import build_chain
+from pyspec.sampling.options import Sampling
 from pyspec.text.parts import common_prefix
 from pyspec.text.template import ChatTemplate
 
@@ -104,7 +105,8 @@ def judge(
     llm: SpeculativeLlama, sampling: Sampling
 ) -> Iterator[Callable[[npt.NDArray[np.float32], int], TopTwo]]:
     """Yields a function of a row of logits and its token's position, which returns the two best under this sampling."""
-    with in_force(chain := build_chain(sampling, llm)):
+    chain = build_chain(sampling, llm)
+    with nullcontext() if chain is None else closing(chain):
         yield lambda row, at: top_two(row, chain, sampling.coupling, at)
 
 

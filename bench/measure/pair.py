@@ -20,8 +20,7 @@ from pyspec.engine.profiles import Prior, SideFile, hashes_of, prior_learned
 from pyspec.errors import ProfileError
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.machine.files import write_whole
-from pyspec.sampling.chain import Sampling
-from pyspec.sampling.options import derive_seed
+from pyspec.sampling.options import Sampling, derive_seed
 from pyspec.text.parts import common_prefix
 from pyspec.text.template import ChatTemplate
 

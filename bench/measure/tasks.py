@@ -22,8 +22,7 @@ from typing import Any, TypeVar, cast
 from pyspec.draft.lengths import parse_length
 from pyspec.engine.options import Drafting, Speculation
 from pyspec.errors import OptionError
-from pyspec.sampling.chain import Sampling
-from pyspec.sampling.options import Noise, derive_seed
+from pyspec.sampling.options import Noise, Sampling, derive_seed
 from pyspec.sampling.verification import Margin, Strict, Verification
 
 from .questions import Question

@@ -40,7 +40,7 @@ from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.engine.room import padded
 from pyspec.engine.runs import Run
 from pyspec.errors import OptionError
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Margin
 from pyspec.text.template import ChatTemplate
 

@@ -20,7 +20,7 @@ from pyspec.cli.options import DraftOptions, EngineOptions, ModelOptions
 from pyspec.engine.options import OFF, AnswerOptions, Speculation
 from pyspec.errors import EngineError
 from pyspec.machine.machine import Watch
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.screen.display import screen_of
 from pyspec.screen.progress import run_progress
 from pyspec.text.parts import Result, result_of

@@ -140,13 +140,9 @@ def _named(target: Any, draft: str) -> Parts:
     if draft == "none":
         return Parts()
     front, plus, name = draft.partition("+")
-    if draft == "lookup" or (plus and front == "lookup"):
-        parts = Parts(drafter=LookupDrafter())
-        if plus:
-            _add_draft(parts, target, name)
-        return parts
-    parts = Parts()
-    _add_draft(parts, target, draft)
+    parts = Parts(drafter=LookupDrafter() if front == "lookup" else None)
+    if plus or parts.drafter is None:
+        _add_draft(parts, target, name if parts.drafter else draft)
     return parts
 
 
@@ -214,18 +210,15 @@ def states_of(parts: Parts, target: Any) -> States | None:
             "use another draft",
         )
     if not parts.head:
-        return read_states(parts.draft, _shape(target))
+        shape = TargetShape(
+            target.metadata["general.architecture"],
+            llama_cpp.llama_model_n_layer(target.model),
+            target.n_embd(),
+            target.n_vocab(),
+        )
+        return read_states(parts.draft, shape)
     width = llama_cpp.llama_model_n_embd_out(target.model)
     return States(MTP, width, width, inside=True, heads=n_heads(parts.draft))
-
-
-def _shape(target: Any) -> TargetShape:
-    return TargetShape(
-        target.metadata["general.architecture"],
-        llama_cpp.llama_model_n_layer(target.model),
-        target.n_embd(),
-        target.n_vocab(),
-    )
 
 
 # -- loaded ------------------------------------------------------------------------------------------------------------
@@ -270,7 +263,9 @@ class Assembly:
     def _loads(self) -> bool:
         """Load what the parts name. False if an automatically found draft cannot be used; the parts then hold the next one."""
         try:
-            self._load()
+            self._states = states_of(self._parts, self._target)
+            self._add(self._parts.draft, self._states)
+            self._add(self._parts.companion)
         except BaseException as error:
             self._free()
             if not (isinstance(error, PyspecError) and self._parts.automatic):
@@ -278,12 +273,6 @@ class Assembly:
             self._parts.leave_out(error.message)
             return False
         return True
-
-    def _load(self) -> None:
-        """Load draft and companion. Frees nothing on failure."""
-        self._states = states_of(self._parts, self._target)
-        self._add(self._parts.draft, self._states)
-        self._add(self._parts.companion)
 
     def _add(self, path: Path | None, states: States | None = None) -> None:
         if path is not None:

@@ -88,15 +88,10 @@ class Composer:
         else:
             rows = [(seq, missing + self._active[seq].ready) for seq, missing in reading]
             shared = partial(share_in_streams, beside=n_decoding) if self._streams else share_rows
-            shares = shared(rows, self._room(n_decoding))
+            running = self._interactive and self._running
+            n_rows = max(1, n_decoding) if running else n_decoding
+            shares = shared(rows, self.chunk_size(self._contexts.fill_rows(n_rows)))
         return [(self._active[seq], n) for seq, n in shares]
-
-    def _room(self, n_decoding: int) -> int:
-        """Limit on the prompt tokens of the next decode."""
-        running = self._interactive and self._running
-        return self.chunk_size(
-            self._contexts.fill_rows(max(1, n_decoding) if running else n_decoding)
-        )
 
     @property
     def _running(self) -> int:

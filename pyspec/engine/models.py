@@ -102,8 +102,11 @@ class SideModel:
             _read_states(params, target, states)
         self._model = self._load(target, options, params, states) if self._owned else target._model
         try:
-            if states is None:
-                _spare_states(params, self._model.model)
+            if states is None and not can_roll_back(self._model.model):
+                # a second sequence for each: the engine keeps a state there to roll back to (ps_ctx.c)
+                params.n_seq_max *= 2
+                # or each sequence would have half of the cells, and copying one would move them
+                params.kv_unified = True
             self._ctx = self._make_context(params, target.verbose)
             if states is not None and states.block is not None and not states.block.causal:
                 llama_cpp.llama_set_causal_attn(self._ctx.ctx, False)
@@ -114,7 +117,12 @@ class SideModel:
     def _load(self, target: Any, options: SideOptions, params: Any, states: States | None) -> Any:
         if states is None:
             refuse_other_kinds(self.path)
-            self._check_positions(self._n_ctx)
+            most = most_positions(self.path)
+            if most is not None and most < self._n_ctx:
+                raise UnsupportedModel(
+                    f"{file_name_of(self.path)} has learned positions for {most} tokens, fewer than the context of {self._n_ctx}",
+                    f"use -c {most // 256 * 256} (n_ctx), or another model beside the target",
+                )
         facts = self._check_vocabulary(Path(target.model_path))
         head = states is not None and states.kind == MTP
         loading = _Loading(self.path, target, options, params, head=head)
@@ -140,14 +148,6 @@ class SideModel:
                 "use --draft none, or a draft with the target's tokenizer",
             )
         return theirs
-
-    def _check_positions(self, n_ctx: int) -> None:
-        most = most_positions(self.path)
-        if most is not None and most < n_ctx:
-            raise UnsupportedModel(
-                f"{file_name_of(self.path)} has learned positions for {most} tokens, fewer than the context of {n_ctx}",
-                f"use -c {most // 256 * 256} (n_ctx), or another model beside the target",
-            )
 
     def _make_context(self, params: Any, verbose: bool) -> Any:
         try:
@@ -264,14 +264,6 @@ def context_params(target: Any, options: SideOptions, n_seq: int) -> Any:
     if options.type_v is not None:
         params.type_v = options.type_v
     return params
-
-
-def _spare_states(params: Any, model: Any) -> None:
-    """Give a recurrent or hybrid model a second sequence for each; the engine keeps a state there to roll back to (ps_ctx.c)."""
-    if not can_roll_back(model):
-        params.n_seq_max *= 2
-        # or each sequence would have half of the cells, and copying one would move them
-        params.kv_unified = True
 
 
 def _read_states(params: Any, target: Any, states: States) -> None:

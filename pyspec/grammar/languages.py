@@ -97,13 +97,6 @@ def of_choice(texts: Any) -> Language:
     return Language(f"CHOICE{optional}", f"CHOICE: {ways}\n") if ways else Language('""')
 
 
-def of_lark(text: Any) -> Language:
-    """The texts of a grammar in llguidance's dialect of Lark. Raises InputError."""
-    if isinstance(text, str) and len(_RULE.findall(text)) > MAX_RULES:
-        raise InputError(f"the grammar has more than {MAX_RULES} rules", "simplify it")
-    return Language("@own", own=_own(text, "the grammar"), source=text)
-
-
 def _own(text: Any, what: str) -> str:
     if not isinstance(text, str):
         raise InputError(f"{what} is not a text")
@@ -163,8 +156,12 @@ _LARK = re.compile(r"^\s*(?:%llguidance\b|start\s*:(?!:=))", re.MULTILINE)
 
 
 def of_grammar(text: Any) -> Language:
-    """The texts of a grammar in Lark, which has a rule `start`, or else in GBNF. Raises InputError."""
-    return of_lark(text) if isinstance(text, str) and _LARK.search(text) else of_gbnf(text)
+    """The texts of a grammar in llguidance's dialect of Lark, which has a rule `start`, or else in GBNF. Raises InputError."""
+    if not isinstance(text, str) or not _LARK.search(text):
+        return of_gbnf(text)
+    if len(_RULE.findall(text)) > MAX_RULES:
+        raise InputError(f"the grammar has more than {MAX_RULES} rules", "simplify it")
+    return Language("@own", own=_own(text, "the grammar"), source=text)
 
 
 class _Reader:

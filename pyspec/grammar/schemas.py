@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -302,18 +302,11 @@ def _holdable(schema: dict[str, Any]) -> dict[str, Any]:
         blamed = [*_blamed(made, why)]
         if not blamed:
             raise InputError(why)
+        parts = dict(places(made))
         for at, key in blamed:
             log.info("left out of a tool's schema: %s at %s", key, at)
-        made = _without(made, blamed)
+            parts[at].pop(key, None)
     raise InputError("too much of a tool's schema cannot be followed")
-
-
-def _without(schema: dict[str, Any], blamed: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Leave out keywords at places."""
-    parts = dict(places(schema))
-    for at, key in blamed:
-        parts[at].pop(key, None)
-    return schema
 
 
 def part_of(whole: Mapping[str, Any], part: Any) -> dict[str, Any]:

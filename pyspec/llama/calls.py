@@ -62,17 +62,13 @@ _RETIRED = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps
 
 def refuse_unknown(kind: type, names: Iterable[str]) -> None:
     """Raise TypeError for a name that no constructor among a class and its bases takes; it would be ignored."""
-    known = {name for each in kind.__mro__ for name in _parameters(each)}
+    inits: list[Any] = [vars(each).get("__init__") for each in kind.__mro__]
+    known = {name for init in inits if isfunction(init) for name in signature(init).parameters}
     for name in names:
         if name not in known | _RETIRED:
             near = get_close_matches(name, known, n=1)
             more = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"{kind.__name__} has no argument {name!r}{more}")
-
-
-def _parameters(kind: type) -> Iterable[str]:
-    init: Any = vars(kind).get("__init__")
-    return signature(init).parameters if isfunction(init) else ()
 
 
 @dataclass

@@ -6,8 +6,7 @@ import ctypes
 import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import llama_cpp
@@ -15,10 +14,10 @@ import numpy as np
 from llama_cpp import _internals as internals
 
 from pyspec._lib import ffi, lib
-from pyspec.errors import EngineError, OptionError, PyspecError
+from pyspec.errors import OptionError, PyspecError
 from pyspec.grammar.languages import constraint_of
 from pyspec.grammar.masks import MaskHook, Masks, SamplerHook, read_candidates
-from pyspec.sampling.options import DRY_BREAKERS, Sampling
+from pyspec.sampling.options import Sampling
 
 if TYPE_CHECKING:
     from pyspec.text.answer import Budget
@@ -154,8 +153,6 @@ class Dry:
         return copy
 
 
-__all__ = ["DRY_BREAKERS", "MIN_TOP_P", "Sampling", "build_chain", "in_force"]
-
 MIN_TOP_P = 1e-9
 """The top_p that leaves one token, as llama.cpp does for 0 and below."""
 
@@ -168,7 +165,7 @@ def build_chain(
     tokens: Sequence[int] = (),
     budget: Budget | None = None,
 ) -> Any:
-    """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None if none is needed; used inside `in_force`.
+    """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None if none is needed; the caller closes it.
 
     If the engine draws, the chain leaves the tokens to draw from, and the engine draws. llama: the `llama_cpp.Llama` whose model
     and vocabulary the chain needs. grammar: a `Constraint` or a `LlamaGrammar`. hook: logits processors, which come first.
@@ -207,20 +204,6 @@ def _add_own(chain: Any, sampler: Any) -> None:
     at = llama_cpp.llama_sampler_chain_n(chain.sampler)
     llama_cpp.llama_sampler_chain_add(chain.sampler, sampler.get_sampler())
     chain.custom_samplers.append((at, sampler))
-
-
-@contextmanager
-def in_force(chain: Any) -> Iterator[None]:
-    """Use a chain, then close it; if its grammar failed, that error replaces the engine's."""
-    try:
-        yield
-    except EngineError as error:
-        if (cause := error_behind(chain, error)) is error:
-            raise
-        raise cause from None
-    finally:
-        if chain is not None:
-            chain.close()
 
 
 def error_behind(chain: Any, error: PyspecError) -> PyspecError:

@@ -129,7 +129,7 @@ _PROBABILITY = Range(0.0, 1.0, False, "0 to 1")
 
 @dataclass(frozen=True)
 class SamplerNumbers:
-    """Names and defaults are llama-cpp-python's, or else llama-server's; `pyspec.sampling.chain.Sampling` documents them."""
+    """Names and defaults are llama-cpp-python's, or else llama-server's; `Sampling` documents them."""
 
     # fmt: off
     temperature: float = number(0.8, Range(-1e9, 1e9, False, "0 for greedy, or up to about 2"),

@@ -26,7 +26,6 @@ TokenOf = Callable[[str], int | None]
 _NEWLINE = '"\\n"?'
 _GAP = "(/[ \\n]{1,3}/)?"
 
-
 _IDS = {"#": "/[0-9]{1,2}/", "@": "/[a-zA-Z0-9]{9}/"}
 """Expressions for ids, by their sign in `NamedCalls.written`."""
 

@@ -28,24 +28,21 @@ _BRACKETS = tuple("<[{\uff5c|\u2581")
 
 
 class Vocabulary:
-    """The words that are single tokens: `control` (only if the text is parsed for them) and `defined` (in any text).
-
-    Both map a word to its id; `defined` holds only words that look like marks, with a bracket in front. piece: a token's
-    bytes, control tokens included.
-    """
+    """The words that are single tokens, by id."""
 
     def __init__(self, vocab: Any) -> None:
         self._vocab = vocab
         self.piece = piece_reader(vocab, special=True)
+        """The bytes of a token, control tokens included."""
 
     @cached_property
     def control(self) -> Words:
-        """Control tokens and the unknown token."""
+        """Control tokens and the unknown token: tokens only if the text is parsed for them."""
         return Words(self._texts(_CONTROL))
 
     @cached_property
     def defined(self) -> dict[str, int]:
-        """Words that llama.cpp turns into one token wherever they occur."""
+        """Words that llama.cpp turns into one token wherever they occur, if they look like marks, with a bracket in front."""
         found = self._texts(llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
         return {word: i for word, i in found.items() if word.startswith(_BRACKETS) and word[1:]}
 
@@ -367,18 +364,17 @@ class FillIn:
         return self._joined(self._text(prefix), self._text(suffix))
 
     def fitting(
-        self, prefix: str, suffix: str, others: Sequence[OtherFile], room: int, name: str = ""
+        self, prefix: str, suffix: str, others: Sequence[OtherFile], room: int
     ) -> list[int]:
         """Return such a prompt of at most so many tokens, with other files in front as far as there is room.
 
-        What is farthest from the gap is left out; of prefix and suffix, the suffix keeps a quarter if both are long. name: of the
-        file with the gap.
+        What is farthest from the gap is left out; of prefix and suffix, the suffix keeps a quarter if both are long.
         """
         before, after = self._text(prefix), self._text(suffix)
         left = max(0, room - len(self._bos) - 3)
         n_after = min(len(after), max(left // 4, left - len(before)))
         n_before = min(len(before), left - n_after)
-        front = self._others(others, name)
+        front = self._others(others)
         n_front = min(len(front), left - n_after - n_before)
         kept = front[len(front) - n_front :]
         return self._joined(before[len(before) - n_before :], after[:n_after], kept)
@@ -389,7 +385,7 @@ class FillIn:
             first, second = second, first
         return [*self._bos, *front, *first, *second, self._middle]
 
-    def _others(self, others: Sequence[OtherFile], name: str) -> list[int]:
+    def _others(self, others: Sequence[OtherFile]) -> list[int]:
         if not others:
             return []
         marked = self._project >= 0 and self._file >= 0
@@ -397,4 +393,4 @@ class FillIn:
         for each in others:
             head = [self._file, *self._text(f"{each.name}\n")] if marked else self._text(_SNIPPET)
             made += [*head, *self._text(each.text)]
-        return [*made, self._file, *self._text(f"{name or 'file'}\n")] if marked else made
+        return [*made, self._file, *self._text("file\n")] if marked else made

@@ -16,7 +16,7 @@ from pyspec.engine.target import SNAPSHOTS
 from pyspec.errors import DraftMismatch
 from pyspec.gguf.header import facts_of
 from pyspec.requests.records import Record, SpeculationBody
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Strict
 
 EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}

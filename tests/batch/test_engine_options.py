@@ -8,7 +8,7 @@ from pyspec.engine.models import SideOptions
 from pyspec.engine.room import memory_for
 from pyspec.errors import NoMemory, OptionError
 from pyspec.requests.records import Record
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 F32 = 0
 

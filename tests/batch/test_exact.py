@@ -5,7 +5,7 @@ import pytest
 from pyspec.batch import Batch, Record, Settings
 from pyspec.errors import OptionError
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 PROMPTS = [
     f"Write a line about {thing}." for thing in ("rain", "iron", "a fox", "tea", "the moon", "salt")

@@ -8,7 +8,7 @@ from pyspec.batch.run import Settings
 from pyspec.draft.lookup import NOTHING, Drafter
 from pyspec.errors import OptionError
 from pyspec.requests.records import Record
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
 """F32 throughout: no near-tie of a random model is decided by the number of rows."""

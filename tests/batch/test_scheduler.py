@@ -12,7 +12,7 @@ from pyspec.engine.handle import Engine
 from pyspec.engine.kept import MIN_TOKENS
 from pyspec.errors import Cancelled, EngineError, NumericError
 from pyspec.requests.records import Record
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Margin
 from pyspec.text.parts import RecordResult
 

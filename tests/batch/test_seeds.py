@@ -9,7 +9,7 @@ from helpers.answers import ask
 from pyspec.batch import Settings
 from pyspec.batch.output import output_line
 from pyspec.requests.records import Record
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 WARM = Sampling(temperature=1.5)
 MIROSTAT = Sampling(temperature=1.5, seed=5, mirostat_mode=2)

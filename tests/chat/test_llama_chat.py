@@ -14,7 +14,7 @@ from pyspec.engine.profiles import PairMemory
 from pyspec.errors import ModelNotFound
 from pyspec.llama.generation import stream_text
 from pyspec.llama.speculative import OFF, SpeculativeLlama
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Strict
 from pyspec.text.messages import Message
 from pyspec.text.parts import Result

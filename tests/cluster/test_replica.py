@@ -10,7 +10,7 @@ pytest.importorskip(
 from pyspec.batch.maker import Settings
 from pyspec.cluster import Replica, app, build
 from pyspec.errors import OptionError
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 ARGUMENTS = {
     "draft": "lookup", "n_ctx": 4096, "parallel": 2, "n_threads": 1, "n_threads_batch": 1,

@@ -16,7 +16,7 @@ from helpers.waiting import wait  # noqa: E402
 
 from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.cluster import app  # noqa: E402
-from pyspec.sampling.chain import Sampling  # noqa: E402
+from pyspec.sampling.options import Sampling  # noqa: E402
 
 pytestmark = OF_RAY
 

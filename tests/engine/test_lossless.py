@@ -4,8 +4,7 @@ import pytest
 from helpers import tiny
 from helpers.answers import ask
 
-from pyspec.sampling.chain import Sampling
-from pyspec.sampling.options import NOISES
+from pyspec.sampling.options import NOISES, Sampling
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 

@@ -9,7 +9,7 @@ from helpers.answers import GREEDY, Scripted, ask, foretelling
 
 from pyspec.draft.simple import FixedPolicy
 from pyspec.llama.speculative import Speculation
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Margin, Strict
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]

@@ -6,7 +6,7 @@ from helpers.answers import Scripted, ask, ask_at_once, foretelling
 
 from pyspec.engine.contexts import Models
 from pyspec.errors import UnsupportedModel
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 SAMPLED = Sampling(temperature=1.0, seed=4, noise="llama.cpp")

@@ -1,6 +1,7 @@
 """At a seed a text is the same whatever drafts, how far, and beside whom; where two part, rounding can make either choice."""
 
 from collections import Counter
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from itertools import product
 
@@ -15,7 +16,8 @@ from measure.draws import top_two
 from pyspec.batch import Batch, Record, Settings
 from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.options import Speculation
-from pyspec.sampling.chain import Sampling, build_chain, in_force
+from pyspec.sampling.chain import build_chain
+from pyspec.sampling.options import Sampling
 
 N_TOKENS = 20
 MOVE, TRIES = 0.01, 500
@@ -76,7 +78,8 @@ def likely(open_plain, tiny_target, count):
         llm.eval(text)
         row, rng = np.array(llm.scores[len(text) - 1], np.float32), np.random.default_rng(1)
         moved = row + rng.uniform(-MOVE, MOVE, (TRIES, len(row))).astype(np.float32)
-        with in_force(chain := build_chain(sampling, llm, tokens=prompts(count)[i])):
+        chain = build_chain(sampling, llm, tokens=prompts(count)[i])
+        with nullcontext() if chain is None else closing(chain):
             for token in ids[:at] if chain is not None else ():
                 llama_cpp.llama_sampler_accept(chain.sampler, token)
             return {top_two(each, chain, sampling.coupling, len(text)).first for each in moved}

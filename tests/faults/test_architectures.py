@@ -10,7 +10,7 @@ from helpers.forked import run_child, told
 
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import PyspecError, UnsupportedModel
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

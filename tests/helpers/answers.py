@@ -13,7 +13,7 @@ from pyspec.draft.policies import make_policy
 from pyspec.engine.contexts import Contexts, Layout, Models
 from pyspec.engine.handle import Engine, Gate
 from pyspec.engine.runs import Run
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Strict
 from pyspec.text.parts import Step
 

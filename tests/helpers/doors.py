@@ -21,7 +21,7 @@ from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.settings import ChatSettings
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import Record
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 EVERY = ("class", "generate", "chat", "batch", "serve")
 N_CTX = 256

@@ -17,7 +17,7 @@ from pyspec.engine.contexts import Contexts, Layout, Models
 from pyspec.engine.options import AnswerOptions
 from pyspec.engine.room import padded
 from pyspec.grammar.languages import Constraint, of_gbnf
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 PROMPT = [tiny.A + i for i in (0, 1, 2, 0, 1, 2, 0, 1)]  # lookup has something to go on from
 WIDE = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)

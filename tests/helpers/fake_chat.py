@@ -16,8 +16,7 @@ from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import Chat, Guard
 from pyspec.engine.options import AnswerOptions
 from pyspec.errors import DraftMismatch, PyspecError
-from pyspec.sampling.chain import Sampling
-from pyspec.sampling.options import SuggestedSampling
+from pyspec.sampling.options import Sampling, SuggestedSampling
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.display import Screen
 from pyspec.text.messages import Message

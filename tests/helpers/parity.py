@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspec.engine.target import TargetLlama
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.text.parts import common_prefix
 
 SEED = 7

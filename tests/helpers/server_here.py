@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from helpers.waiting import wait
 from pyspec.batch import Batch, Settings
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 
 class Running:

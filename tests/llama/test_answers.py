@@ -10,7 +10,7 @@ from helpers.answers import ask
 from helpers.completions import CHAT, GREEDY, PROMPT, completed, stable
 
 from pyspec.engine.options import OFF
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Margin
 
 SEEDED = {"max_tokens": 40, "seed": 5}

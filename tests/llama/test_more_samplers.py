@@ -4,7 +4,7 @@ import pytest
 from helpers.answers import ask
 
 from pyspec.errors import OptionError
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 DRY = {"dry_multiplier": 2.0, "dry_sequence_breakers": ["x"], "dry_penalty_last_n": -1}
 XTC = {"xtc_probability": 0.7, "xtc_threshold": 0.05}

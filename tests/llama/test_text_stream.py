@@ -1,7 +1,7 @@
 """Answers as text."""
 
 from pyspec.llama.generation import stream_text
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 GREEDY = Sampling(temperature=0.0)
 

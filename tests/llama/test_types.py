@@ -9,7 +9,7 @@ from helpers.completions import GREEDY, PROMPT
 import pyspec
 from pyspec.batch import Batch
 from pyspec.errors import InputError, OptionError
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 ASK = [{"role": "user", "content": "x"}]
 

@@ -14,7 +14,7 @@ from measure.records import Difference, RunRecord
 from measure.tasks import Options, parse_mode
 
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.text.template import ChatTemplate
 
 

@@ -9,7 +9,7 @@ from measure.simulate import load_rounds, save_rounds
 from measure.tasks import Options, parse_mode
 
 from pyspec.errors import InputError
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 PROMPT = [5, 6, 7, 5, 6]
 N, KMAX = 20, 4

@@ -8,7 +8,7 @@ from measure.errors import MeasureError
 from measure.variants import SideBySide, _Answer, parse_variant, parse_variants
 
 from pyspec.errors import OptionError
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 
 PROMPT = list(range(3, 20))
 GREEDY = Sampling(temperature=0.0, seed=1)

@@ -2,7 +2,7 @@
 
 import gc
 import math
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import product
 
 import llama_cpp
@@ -12,8 +12,9 @@ from helpers import tiny
 from measure.draws import top_two
 
 from pyspec.errors import OptionError
-from pyspec.sampling.chain import Dry, Sampling, build_chain, in_force, xtc_chance
+from pyspec.sampling.chain import Dry, build_chain, xtc_chance
 from pyspec.sampling.limits import BREAKER_BYTES, MAX_BREAKERS
+from pyspec.sampling.options import Sampling
 
 
 def applied(chain, logits):
@@ -67,7 +68,7 @@ def test_the_coldest_temperature_chooses_the_likeliest(open_plain, tiny_target, 
     """Logits over less would all be infinite, and the lowest id would be drawn."""
     cold = Sampling(temperature=1e-39, top_k=0, top_p=1.0, min_p=0.0, seed=1, noise=noise)
     row = np.linspace(1.0, 30.0, 32).astype(np.float32)
-    with in_force(chain := build_chain(cold, open_plain(tiny_target))):
+    with closing(build_chain(cold, open_plain(tiny_target))) as chain:
         best = top_two(row, chain, cold.coupling) if cold.ours else None
         assert (chosen(chain, row) if best is None else best.first) == 31
         assert best is None or math.isfinite(best.z1)
@@ -81,7 +82,7 @@ def picking(open_plain, tiny_target):
 
 @contextmanager
 def _chain(sampling, llm):
-    with in_force(chain := build_chain(sampling, llm)):
+    with closing(build_chain(sampling, llm)) as chain:
         yield chain
 
 

@@ -28,12 +28,12 @@ from pyspec.errors import OptionError
 from pyspec.llama.calls import SharedOptions
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import RequestFields, number_fields
-from pyspec.sampling.chain import Sampling
 from pyspec.sampling.limits import Range
 from pyspec.sampling.options import (
     NUMBERS,
     OFFERED,
     SamplerNumbers,
+    Sampling,
     SuggestedSampling,
     check_numbers,
     number,

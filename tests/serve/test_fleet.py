@@ -22,7 +22,7 @@ def fleet(serve, tmp_path):
     from pyspec.batch import Batch, Settings
     from pyspec.engine.models import SideOptions
     from pyspec.engine.room import expected_bytes
-    from pyspec.sampling.chain import Sampling
+    from pyspec.sampling.options import Sampling
     from pyspec.serve import ServerSettings
     from pyspec.serve.fleet import OtherModels
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyspec.batch.maker import Settings
 from pyspec.requests.records import COMPLETION
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.serve.apis.completions import LogprobWriter
 from pyspec.text.parts import Source, Token, TokenLogprobs
 

@@ -8,7 +8,7 @@ from helpers.asking import body, post
 
 from pyspec.batch import Settings
 from pyspec.requests.bodies import ChatBody, CompletionBody, decoded
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.serve.apis.messages import MessagesBody
 from pyspec.serve.apis.responses import ResponsesBody
 

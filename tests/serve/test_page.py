@@ -9,7 +9,7 @@ from helpers.tab import CHROMIUM
 from helpers.waiting import wait
 
 from pyspec.batch import Batch, Settings
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.serve import ServerSettings
 from pyspec.serve.fleet import OtherModels
 

@@ -16,7 +16,7 @@ from pyspec.grammar.masks import Masks
 from pyspec.llama.generation import stream_text
 from pyspec.requests.bodies import ChatBody, decoded, records_of
 from pyspec.requests.records import Record
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.serve.apis.messages import MessagesBody
 from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.text.answer import AnswerReader, Budget, ReasoningLimit, Speech, reasoning_end

@@ -9,7 +9,7 @@ import pytest
 from pyspec.batch import Batch, Settings
 from pyspec.engine.options import OFF, AnswerOptions
 from pyspec.engine.statistics import Tally, speculation_report
-from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.screen.words import speed_sentence, stats_line
 from pyspec.text.parts import (
     AnswerPart,

@@ -43,8 +43,8 @@ def test_the_suffix_comes_first_where_asked_for(model, open_llama):
 
 
 def test_other_files_come_in_front(llm):
-    made = FillIn(llm).fitting("a", "b", [OtherFile("x.c", "int")], 100, "y.c")
-    front = [REP, *ids("project"), 3, SEP, *ids("x.c"), 3, *ids("int"), SEP, *ids("y.c"), 3]
+    made = FillIn(llm).fitting("a", "b", [OtherFile("x.c", "int")], 100)
+    front = [REP, *ids("project"), 3, SEP, *ids("x.c"), 3, *ids("int"), SEP, *ids("file"), 3]
     assert made == [*front, PRE, *ids("a"), SUF, *ids("b"), MID]
 
 
