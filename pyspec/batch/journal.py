@@ -37,8 +37,7 @@ FORMAT = 1
 SYNC_S = 1.0  # longest time until a record is synced to disk
 
 _MAGIC = b'{"pyspec_batch":'
-_LONGEST = 1 << 24
-# bytes of a header
+_LONGEST = 1 << 24  # bytes of a header
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _HASH = 64  # hex digits of a hash, which messages leave out
 RESUME = "run the same command again to resume"
@@ -48,17 +47,15 @@ _WRITTEN = ""  # stands for the id where a journal notes the hash of an output f
 
 
 class Journal:
-    """An append-only file of results, locked by this process.
+    """An append-only file of results, locked by this process. anew: whether to replace a journal of another run.
 
-    places: offset and size in bytes of each result's line. failed: those of failed records. anew: whether to replace a
-    journal of another run. Raises BatchWriteError if the file cannot be created, is in use or is no journal, and ResumeMismatch
-    if it belongs to other models or options.
+    Raises BatchWriteError if it cannot be created, is in use or is none, ResumeMismatch for one of other models or options.
     """
 
     def __init__(self, path: Path, run: dict[str, Any], *, anew: bool = False) -> None:
         self.path = path
-        self.places: dict[Key, tuple[int, int]] = {}
-        self.failed: set[Key] = set()
+        self.places: dict[Key, tuple[int, int]] = {}  # offset and size in bytes of each line
+        self.failed: set[Key] = set()  # of failed records
         self.written: set[str] = set()
         self._anew = anew
         self._synced, self._end = monotonic(), 0
@@ -97,9 +94,8 @@ class Journal:
 
     def remove(self) -> None:
         """Delete the file, once the output is in place."""
-        self.path.unlink(
-            missing_ok=True
-        )  # while it is locked, so that no other process continues it
+        # while it is locked, so that no other process continues it
+        self.path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:

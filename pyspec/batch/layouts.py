@@ -10,39 +10,35 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pyspec.batch.journal import Journal
-from pyspec.batch.reading import InputFile, Per, Reading, as_text, rows_of
+from pyspec.batch.reading import InputFile, Per, Reading, rows_of
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
-from pyspec.machine.files import write_whole
+from pyspec.machine.files import as_text, write_whole
 from pyspec.requests.records import Record
 from pyspec.text.parts import RecordResult
 
 Results = Callable[[int], RecordResult]  # the result of a record, by its place among the inputs
+_COLUMNS = ("answer", "finish_reason", "error")
 
 
 class OutputFiles:
-    """A run's output files. A file that existed before is replaced only if this run wrote it.
+    """A run's output files. A file that existed before is replaced only if this run wrote it, or with `overwrite`."""
 
-    overwrite: whether to replace any file. signatures: what identifies each file's content when the run begins. stale: whether
-    an earlier output has every record and yet has to be written again. most_named: failed records to name while the batch
-    runs, None for all.
-    """
-
-    stale = False
-    most_named: int | None = 3
+    stale = False  # whether an earlier output has every record and yet has to be written again
+    most_named: int | None = 3  # failed records to name while the batch runs, None for all
 
     def __init__(
         self, paths: Iterable[Path], inputs: Sequence[InputFile], journal: Path, *, overwrite: bool
     ) -> None:
         self.journal, self.overwrite = journal, overwrite
-        self.signatures = {path: _signature(path) for path in paths}
+        self.signatures = {path: _signature(path) for path in paths}  # as the run begins
         read = {os.path.realpath(source.path) for source in inputs if source.path is not None}
         for path in self.signatures:
             if os.path.realpath(path) in read:
                 hint = "give another -o"
-                raise InputError(f"{as_text(str(path))} is an input and would be overwritten", hint)
+                raise InputError(f"{as_text(path)} is an input and would be overwritten", hint)
             if self.signatures[path] is not None and _is_model(path):
                 hint = "give another -o"
-                raise InputError(f"{as_text(str(path))} is a model and would be overwritten", hint)
+                raise InputError(f"{as_text(path)} is a model and would be overwritten", hint)
 
     def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
         """Yield the content of a file in parts."""
@@ -62,9 +58,8 @@ class OutputFiles:
 
     def assemble(self, journal: Journal, results: Results, records: Sequence[Record]) -> None:
         """Write the files. Raises BatchWriteError."""
-        for (
-            path
-        ) in self.signatures:  # noted before, so that a file is known whenever the process ends
+        for path in self.signatures:
+            # noted before, so that a file is known whenever the process ends
             journal.note(_sha256(self.chunks(path, results, records)))
         journal.sync()
         for path in self.signatures:
@@ -77,7 +72,7 @@ class OutputFiles:
                 raise FileExistsError
             write_whole(path, chunks, replace=self.signatures[path] is not None)
         except FileExistsError:
-            what = f"{as_text(str(path))} appeared or changed while the batch ran and is not overwritten"
+            what = f"{as_text(path)} appeared or changed while the batch ran and is not overwritten"
             hint = "move it away and run the same command again: all records are in the journal"
             raise BatchWriteError(what, hint) from None
         except OSError as error:
@@ -88,7 +83,7 @@ class OutputFiles:
 
     def refuse(self, path: Path, why: str = "") -> ResumeMismatch:
         """The error for a foreign file at `path`."""
-        what = f"{as_text(str(path))} exists and is not the result of this run{why}"
+        what = f"{as_text(path)} exists and is not the result of this run{why}"
         return ResumeMismatch(what, "give another -o, use --overwrite, or move it away")
 
 
@@ -109,24 +104,18 @@ def _is_model(path: Path) -> bool:
 
 
 def _signature(path: Path) -> object:
-    """A value that changes if the file is replaced or changed; None for no file.
-
-    Raises InputError for a link, a device or a folder: only regular files are ever replaced.
-    """
+    """What changes with a file; None if there is none. Raises InputError for a link, a device or a folder: none is replaced."""
     try:
         found = path.lstat()
     except OSError:
         return None
     if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{as_text(str(path))} is not a regular file", "give another -o")
+        raise InputError(f"{as_text(path)} is not a regular file", "give another -o")
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class TextFiles(OutputFiles):
-    """A folder with a text file for each input file, under the same name. Answers are in the order of the records.
-
-    A failed record leaves its place empty.
-    """
+    """A folder with a text file for each input file: answers in the order of the records, nothing for one that failed."""
 
     most_named = None  # no file tells of them
 
@@ -141,7 +130,7 @@ class TextFiles(OutputFiles):
             path = folder / source.below
             if path in self._sources:
                 hint = "rename one of them"
-                raise InputError(f"two inputs would be written to {as_text(str(path))}", hint)
+                raise InputError(f"two inputs would be written to {as_text(path)}", hint)
             self._sources[path] = source.name
         journal = folder / "pyspec-batch.journal"
         super().__init__(self._sources, inputs, journal, overwrite=overwrite)
@@ -165,10 +154,7 @@ _ARRANGE: dict[str, Callable[[str], str]] = {
 
 
 class TableFile(OutputFiles):
-    """A CSV file. It has the rows of CSV inputs, or else the records' ids, with columns for the answers.
-
-    reading: the settings with which the records were read.
-    """
+    """A CSV file: the rows of CSV inputs, or else the records' ids, with columns for answers. reading: how inputs were read."""
 
     def __init__(
         self, path: Path, inputs: Sequence[InputFile], reading: Reading, *, overwrite: bool = False
@@ -213,9 +199,6 @@ class TableFile(OutputFiles):
             return list(rows_of(stream, source.name, self.reading))
 
 
-_COLUMNS = ("answer", "finish_reason", "error")
-
-
 def _cells(result: RecordResult) -> list[str]:
     error = "" if result.error is None else f"{result.error.type}: {result.error.message}"
     return [result.text, result.finish_reason or "", error]
@@ -223,10 +206,8 @@ def _cells(result: RecordResult) -> list[str]:
 
 def _row(cells: Sequence[str]) -> bytes:
     """A row of CSV. Python's own writer leaves carriage returns unquoted before 3.13."""
-    written = [
-        '"' + cell.replace('"', '""') + '"' if _SPECIAL.search(cell) else cell for cell in cells
-    ]
-    row = ",".join(written) or '""'  # an empty line would be no row
+    quoted = ('"' + c.replace('"', '""') + '"' if _SPECIAL.search(c) else c for c in cells)
+    row = ",".join(quoted) or '""'  # an empty line would be no row
     return (row + "\n").encode("utf-8", "backslashreplace")
 
 

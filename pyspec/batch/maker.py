@@ -82,9 +82,7 @@ class AnswerMaker:
         n_ctx: int,
         drafts: tuple[str, str] = ("none", "none"),
     ) -> None:
-        self._target, self._drafts = target, drafts
-        self._settings = settings
-        self._n_ctx = n_ctx
+        self._target, self._drafts, self._settings, self._n_ctx = target, drafts, settings, n_ctx
         self._template = ChatTemplate.of(target)
         self._template.limit(n_ctx)
         self._speech = Speech.of(target)
@@ -123,45 +121,24 @@ class AnswerMaker:
         if self._is_chat(record):
             stop, most = (*stop, *self._template.stop), self._budget(record)
             limit = most if most is None else ReasoningLimit(most, functions, record.goes_on)
+            forced = record.tool_choice
             reader = self._speech.reader(
-                tokens,
-                stop,
-                functions=functions,
-                name=record.id,
-                goes_on=record.goes_on,
-                forced=record.tool_choice is not None,
-            )
-            grammar = self._speech.shape(
-                tokens, content, functions, record.tool_choice, record.parallel
-            )
+                tokens, stop, functions=functions, name=record.id, goes_on=record.goes_on, forced=forced is not None,
+            )  # fmt: skip
+            grammar = self._speech.shape(tokens, content, functions, forced, record.parallel)
         else:
             reader = self._speech.plain_reader(stop)
             grammar = None if content is None else Constraint(content)
+        sampling, drafting = self._sampling(record), _speculation(record.speculation, settings.rule)
+        options = AnswerOptions(sampling, drafting, wanted, stop, grammar=grammar, reasoning=limit)
+        need = min(len(tokens) + wanted, self._n_ctx)
         return Answer(
-            index,
-            record,
-            tokens,
-            AnswerOptions(
-                self._sampling(record),
-                _speculation(record.speculation, settings.rule),
-                wanted,
-                stop,
-                grammar=grammar,
-                reasoning=limit,
-            ),
-            reader,
-            min(len(tokens) + wanted, self._n_ctx),
-            timeout=settings.timeout,
-            echo=self._echo(record, tokens) if record.echo else "",
-            predicted=self._predicted(record.prediction),
-            drafts=self._drafts,
-        )
+            index, record, tokens, options, reader, need, timeout=settings.timeout, drafts=self._drafts,
+            echo=self._echo(record, tokens) if record.echo else "", predicted=self._predicted(record.prediction),
+        )  # fmt: skip
 
     def count(self, record: Record) -> int:
-        """Count a prompt's tokens, even if it exceeds the context; a lower bound if it does so by far.
-
-        Raises InputError or OptionError.
-        """
+        """Count a prompt's tokens, also beyond the context; far beyond, a lower bound. Raises InputError or OptionError."""
         record.check()
         try:
             return len(self._tokens(record))
@@ -179,9 +156,8 @@ class AnswerMaker:
         if not text:
             return []
         data = text.encode("utf-8", "replace")
-        return list(self._target.tokenizer_.tokenize(data, add_bos=False, special=False))[
-            : self._n_ctx
-        ]
+        tokens = list(self._target.tokenizer_.tokenize(data, add_bos=False, special=False))
+        return tokens[: self._n_ctx]
 
     def _is_chat(self, record: Record) -> bool:
         """Whether the chat template applies. For a model without one, a prompt without system prompt is a text to continue."""
@@ -209,7 +185,6 @@ class AnswerMaker:
         return replace(base, seed=seed, unseeded=False, noise=noise, **own).seeded()
 
     def _tokens(self, record: Record) -> list[int]:
-        """A record's prompt."""
         if record.tokens is not None:
             check_tokens(record.tokens, self._target.n_vocab())
             return list(record.tokens)

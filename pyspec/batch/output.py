@@ -22,8 +22,9 @@ from msgspec.structs import replace
 
 from pyspec.batch.journal import Journal, Key
 from pyspec.batch.layouts import OutputFiles, Results, TableFile, TextFiles
-from pyspec.batch.reading import InputFile, Reading, as_text
+from pyspec.batch.reading import InputFile, Reading
 from pyspec.errors import InputError
+from pyspec.machine.files import as_text
 from pyspec.requests.bodies import body_of, choice_of
 from pyspec.requests.records import Record
 from pyspec.text.parts import Failure, RecordResult, Usage
@@ -50,11 +51,8 @@ class _EarlierLine(msgspec.Struct):
 
     def result(self) -> RecordResult:
         """The line as a result. Raises LookupError, TypeError or ValidationError if it is no line of ours."""
-        known: dict[str, Any] = {
-            "index": -1,
-            "id": self.custom_id or self.id,
-            "prompt_sha256": self.prompt_sha256,
-        }
+        name, request = self.custom_id or self.id, self.prompt_sha256
+        known: dict[str, Any] = {"index": -1, "id": name, "prompt_sha256": request}
         if self.error is not None:
             kind = self.error.get("type") or self.error["code"]
             return RecordResult(**known, error=Failure(kind, self.error["message"]))
@@ -85,31 +83,18 @@ def _from_openai(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class JsonLines(OutputFiles):
-    """A JSONL file.
-
-    prompts: whether it has the record's prompt. model: the model's name
-    in lines of OpenAI's format.
-    """
+    """A JSONL file. prompts: whether it has the record's prompt. model: the model's name in lines of OpenAI's format."""
 
     def __init__(
-        self,
-        path: Path,
-        inputs: Sequence[InputFile],
-        *,
-        prompts: bool = False,
-        overwrite: bool = False,
-        model: str = "",
-    ) -> None:
+        self, path: Path, inputs: Sequence[InputFile], *, prompts: bool = False, overwrite: bool = False, model: str = "",
+    ) -> None:  # fmt: skip
         journal = path.with_name(path.name + ".journal")
         super().__init__([path], inputs, journal, overwrite=overwrite)
         self.path, self.prompts, self.model = path, prompts, model
         self._run = ""
 
     def inspect(self, run: str) -> list[RecordResult]:
-        """Return the results of an earlier output of the same models and options.
-
-        There are none if there is no file, or one to overwrite. Raises ResumeMismatch for any other file.
-        """
+        """Return an earlier output's results, none of a file to overwrite. Raises ResumeMismatch for a foreign file."""
         self._run = run
         if self.signatures[self.path] is None:
             return []
@@ -131,7 +116,6 @@ class JsonLines(OutputFiles):
         journal.remove()
 
     def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
-        """Yield a line for each record."""
         for i, record in enumerate(records):
             whole = {"prompt": record.prompt, "messages": record.messages} if self.prompts else {}
             prompt = {name: value for name, value in whole.items() if value is not None}
@@ -169,9 +153,8 @@ def output_line(
     """
     block = {key: result.speculation[key] for key in ABOUT_THE_TEXT if key in result.speculation}
     if form:
-        return (
-            msgspec.json.encode({**_openai_line(result, run, form, block, model), **prompt}) + b"\n"
-        )
+        line = {**_openai_line(result, run, form, block, model), **prompt}
+        return msgspec.json.encode(line) + b"\n"
     line = {"id": result.id, **prompt, "prompt_sha256": result.prompt_sha256, "text": result.text}
     for name in ("reasoning", "reasoning_cut", "calls"):
         if value := getattr(result, name):
@@ -183,7 +166,6 @@ def output_line(
 def _openai_line(
     result: RecordResult, run: str, form: str, block: dict[str, Any], model: str
 ) -> dict[str, Any]:
-    """Return a line of OpenAI's batch format."""
     name = hashlib.sha256(f"{run}\0{result.id}".encode()).hexdigest()[:24]
     response = error = None
     if result.error is None:
@@ -216,7 +198,7 @@ def open_output(
     folder = out.endswith(("/", os.sep)) or Path(out).is_dir()
     if not folder and not (parent := Path(out).parent).is_dir():
         hint = "create it"
-        raise InputError(f"-o {as_text(out)}: there is no folder {as_text(str(parent))}", hint)
+        raise InputError(f"-o {as_text(out)}: there is no folder {as_text(parent)}", hint)
     if lines.get("prompts") and (folder or out.lower().endswith(".csv")):
         raise InputError("--with-prompt is for JSON lines", "give -o OUT.jsonl, or leave it out")
     if folder:
@@ -340,10 +322,8 @@ class FileRun:
         if kept:
             names -= {name for name, _ in self._own}
         if names:
-            raise self.output.refuse(
-                path,
-                f": it has answers to {len(names)} records that are not in these inputs, {min(names)} among them",
-            )
+            lost = f"{len(names)} records that are not in these inputs, {min(names)} among them"
+            raise self.output.refuse(path, f": it has answers to {lost}")
 
     @property
     def complete(self) -> bool:
@@ -368,10 +348,8 @@ class FileRun:
 
     def assemble(self) -> None:
         if self.journal is not None:
-            read, keys, records = self.journal.read, self._keys, self.records
-            self.output.assemble(
-                self.journal, lambda i: replace(read(keys[i]), id=records[i].id), records
-            )
+            read, keys, own = self.journal.read, self._keys, self.records
+            self.output.assemble(self.journal, lambda i: replace(read(keys[i]), id=own[i].id), own)
 
     def __exit__(self, *_: object) -> None:
         if self.journal is not None:

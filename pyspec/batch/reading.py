@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 import msgspec
 
 from pyspec.errors import InputEncoding, InputError, InputTooLong
+from pyspec.machine.files import as_text
 from pyspec.requests.bodies import Body, ChatBody, read_body, records_of
 from pyspec.requests.records import CHAT, Record, unique
 from pyspec.text.parts import Failure
@@ -33,6 +34,9 @@ MAX_RECORD = 1 << 20  # default limit on a record, bytes
 Per = Literal["line", "file", "paragraph"]
 
 _BOM = b"\xef\xbb\xbf"
+Kind = Literal["text", "jsonl", "csv"]
+_SNIFFED = 100  # number of lines from which the delimiter is detected
+_NAMED = 5  # number of skipped files that the warning names
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,6 @@ class Reading:
     def wrap(self, text: str) -> str:
         """Return the prompt for one input. Braces other than `{text}` stay."""
         return text if self.template is None else self.template.replace("{text}", text)
-
-
-Kind = Literal["text", "jsonl", "csv"]
 
 
 def read_records(stream: BinaryIO, name: str, kind: Kind, reading: Reading) -> Iterator[Record]:
@@ -185,11 +186,10 @@ def _cells(
     column = reading.column
     if column is None and len(head) == 1:
         (column,) = head
-        log.warning(
-            "%s: %r is taken as the name of its only column; if it is a prompt, put a name above it",
-            name,
-            column[:80],
+        said = (
+            "%s: %r is taken as the name of its only column; if it is a prompt, put a name above it"
         )
+        log.warning(said, name, column[:80])
     if column is None or head.count(column) != 1:
         was = "several columns"
         if column is not None:
@@ -224,9 +224,6 @@ def rows_of(stream: BinaryIO, name: str, reading: Reading) -> Iterator[tuple[int
         raise InputError(f"{name}, line {rows.line_num}: {error}", "fix the CSV file") from None
     finally:
         csv.field_size_limit(old)
-
-
-_SNIFFED = 100  # number of lines from which the delimiter is detected
 
 
 def _delimiter(lines: Sequence[str], name: str) -> str:
@@ -299,45 +296,31 @@ def _find(word: str) -> list[InputFile]:
 def _inside(folder: Path) -> list[InputFile]:
     files, skipped = [], dict[Path, None]()
     for path in sorted(filter(Path.is_file, folder.rglob("*"))):
-        if hidden := _hidden(path.relative_to(folder)):
-            skipped[hidden] = None
-        elif path.suffix.lower() in _IN_FOLDERS:
+        below = path.relative_to(folder)
+        hidden = (each for each in (*reversed(below.parents), below) if each.name.startswith("."))
+        if (out := next(hidden, None)) is None and path.suffix.lower() in _IN_FOLDERS:
             files.append(path)
         else:
-            skipped[path.relative_to(folder)] = None
+            skipped[out or below] = None
     if skipped:
-        first = ", ".join(as_text(str(file)) for file in [*skipped][:_NAMED])
+        first = ", ".join(as_text(file) for file in [*skipped][:_NAMED])
         more = f" and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
-        log.warning("skipped in %s: %s%s", as_text(str(folder)), first, more)
+        log.warning("skipped in %s: %s%s", as_text(folder), first, more)
     if not files:
         hint = f"their names end with {', '.join(_IN_FOLDERS)}"
-        raise InputError(f"{as_text(str(folder))} contains no text files", hint)
+        raise InputError(f"{as_text(folder)} contains no text files", hint)
     return [_source(file, file.relative_to(folder).as_posix()) for file in files]
-
-
-def _hidden(path: Path) -> Path | None:
-    """Return the hidden file or folder that a path is or is in."""
-    parents = [*reversed(path.parents), path]
-    return next((each for each in parents if each.name.startswith(".")), None)
-
-
-_NAMED = 5  # number of skipped files that the warning names
 
 
 def _source(path: Path, below: str) -> InputFile:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        raise InputError(f"{as_text(str(path))} cannot be read: {error.strerror}") from None
+        raise InputError(f"{as_text(path)} cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(mode):
         hint = "give files, folders or - for stdin"
-        raise InputError(f"{as_text(str(path))} is not a regular file", hint)
+        raise InputError(f"{as_text(path)} is not a regular file", hint)
     return InputFile(path, as_text(path.as_posix()), below, _KINDS.get(path.suffix.lower(), "text"))
-
-
-def as_text(name: str) -> str:
-    """Return a file's name as text. Bytes that are not UTF-8 are escaped."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def read_sources(sources: Sequence[InputFile], reading: Reading) -> Iterator[Record]:
@@ -383,7 +366,6 @@ class LineBody(ChatBody, kw_only=True):
     refused = (*ChatBody.refused, "suffix")
 
     def records(self, name: str) -> list[Record]:
-        """The line as one record. Raises InputError."""
         if self.echo or self.best_of not in (None, 1):
             raise InputError("echo and best_of are for completions", "use OpenAI's batch format")
         record = self._record(name, self.messages or [])
@@ -431,7 +413,8 @@ def record_of(text: str, empty: Record, *, templated: bool) -> Record:
 def _own(text: str) -> Record:
     body = msgspec.json.decode(text, type=LineBody)
     record = _only(body, "" if body.id is None else str(body.id))
-    for name in sorted(msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys() - _names()):
+    given = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys()
+    for name in sorted(given - {*LineBody.__struct_fields__}):
         _say_ignored(name[:40])
     return record
 
@@ -455,12 +438,6 @@ def _only(body: Body, name: str) -> Record:
     if body.alternatives is not None:
         raise InputError("logprobs are not supported in a batch", "leave them out")
     return record
-
-
-@cache
-def _names() -> frozenset[str]:
-    """Return the names of the fields that a line may have."""
-    return frozenset(LineBody.__struct_fields__)
 
 
 @cache

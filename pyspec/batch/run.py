@@ -31,7 +31,7 @@ from pyspec.engine.statistics import Tally
 from pyspec.errors import Cancelled, InputError, OptionError
 from pyspec.requests.records import Record, as_record
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
-from pyspec.screen.progress import file_of
+from pyspec.screen.display import file_of
 from pyspec.text.parts import RecordResult
 
 log = logging.getLogger("pyspec")
@@ -41,7 +41,6 @@ Take = Callable[[], tuple[int, Record] | Answer | None]
 WINDOW = 64  # least number of waiting records to order by length
 MIN_INTERACTIVE = 4  # least default of `parallel` for an interactive batch
 _MAX_DEFAULT = 16  # largest default of `parallel`
-
 
 _COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
 
@@ -137,7 +136,6 @@ class Batch:
         self._decode_us = [0] * len(Role)
 
     def _at_once(self, curve: CostCurve) -> int:
-        """The default of `parallel`."""
         best = best_parallel(curve.target.table())
         if not self._interactive:
             return best

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
-from pyspec.chat import files
+from pyspec.chat import dialogue
 from pyspec.chat.settings import (
     FIELDS,
     USUAL,
@@ -34,6 +34,9 @@ KEYS = (
     ('"""', "begin and end a message of several lines; a \\ at the end of a line continues it too"),
     ("space", "before a / sends the line as a message"),
 )
+
+_LISTED = 15  # logged chats that /chats lists
+_REMINDER = 12  # lines of the last answer to show as a reminder
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def execute(chat: Chat, line: str) -> None:
 
 def _refuse_path(line: str) -> None:
     """Raise InputError for a picture, or for the path of a file dropped into the terminal, with what to do instead."""
-    files.refuse_picture(line)
+    dialogue.refuse_picture(line)
     if any(map(_is_there, (unquoted(line), line.split(maxsplit=1)[0]))):
         hint = "`/read FILE` puts its text before the next message"
         raise InputError("that is the path of a file", hint)
@@ -93,7 +96,6 @@ def unquoted(argument: str) -> str:
 
 
 def find(name: str) -> Command | None:
-    """Return the command of this name, or None."""
     return next((command for command in COMMANDS if command.name == name), None)
 
 
@@ -124,7 +126,7 @@ def _clear(chat: Chat, _argument: str) -> None:
     chat.conversation.exchanges.clear()
     chat.pending, chat.file = "", None
     if chat.log is not None:
-        chat.log = files.new_path()  # the old conversation stays in the log
+        chat.log = dialogue.new_path()  # the old conversation stays in the log
     chat.screen.note("started a new conversation; the system prompt stays")
 
 
@@ -139,11 +141,13 @@ def _beginning(text: str) -> str:
 
 def _save(chat: Chat, argument: str) -> None:
     path = _file(argument)
-    if files.is_there(path) and not (chat.file and chat.file.exists() and path.samefile(chat.file)):
-        files.check_replaceable(path)  # other files are never replaced
+    if dialogue.is_there(path) and not (
+        chat.file and chat.file.exists() and path.samefile(chat.file)
+    ):
+        dialogue.check_replaceable(path)  # other files are never replaced
         if chat.confirm is None or not chat.confirm(f"{path} holds another chat. Replace it?"):
             raise InputError(f"{path} was not changed", "name another file")
-    files.save(path, chat.conversation, values(chat.settings), chat.model.target())
+    dialogue.save(path, chat.conversation, values(chat.settings), chat.model.target())
     chat.file = path
     chat.screen.note(f"saved {counted(len(chat.conversation.exchanges), 'exchange')} to {path}")
 
@@ -151,8 +155,8 @@ def _save(chat: Chat, argument: str) -> None:
 def _load(chat: Chat, argument: str, called: str = "") -> None:
     """Go on with a saved chat. called: what to call it in place of its path."""
     path = _file(argument)
-    saved = files.load(path)
-    conversation = files.restore(saved)
+    saved = dialogue.load(path)
+    conversation = dialogue.restore(saved)
     chat.settings, refused = apply(chat.settings, saved.settings)
     usual = values(ChatSettings())
     named = {own_name(name): value for name, value in saved.settings.items()}
@@ -161,20 +165,16 @@ def _load(chat: Chat, argument: str, called: str = "") -> None:
     chat.file = path
     for sentence in refused:
         chat.screen.note(f"setting not loaded: {sentence}")
-    if note := files.held_with(saved, chat.model.target().name):
+    if note := dialogue.held_with(saved, chat.model.target().name):
         chat.screen.note(note)
-    chat.screen.note(
-        f"loaded {counted(len(conversation.exchanges), 'exchange')} from {called or path}"
-    )
+    loaded = counted(len(conversation.exchanges), "exchange")
+    chat.screen.note(f"loaded {loaded} from {called or path}")
     show_last(chat)
-
-
-_LISTED = 15  # logged chats that /chats lists
 
 
 def _chats(chat: Chat, argument: str) -> None:
     """List the logged chats, or go on with one of them."""
-    found = files.logged(_LISTED)
+    found = dialogue.logged(_LISTED)
     if not found:
         raise InputError("no chats are logged", "/save FILE keeps this one")
     if argument:
@@ -187,13 +187,12 @@ def _chats(chat: Chat, argument: str) -> None:
         return
     rows = []
     for number, (path, saved) in enumerate(found, start=1):
-        moment = (
-            datetime.fromtimestamp(path.stat().st_mtime).astimezone().strftime("%Y-%m-%d %H:%M")
-        )
+        moment = datetime.fromtimestamp(path.stat().st_mtime).astimezone()
         first = next((each.content for each in saved.messages if each.role == "user"), "")
-        rows.append((str(number), f"{moment}  {saved.model.name}  {_beginning(first)}"))
+        about = f"{moment:%Y-%m-%d %H:%M}  {saved.model.name}  {_beginning(first)}"
+        rows.append((str(number), about))
     chat.screen.table(rows)
-    chat.screen.note(f"/chats N opens one, /forget deletes; they lie in {files.log_folder()}")
+    chat.screen.note(f"/chats N opens one, /forget deletes; they lie in {dialogue.log_folder()}")
 
 
 def _forget(chat: Chat, argument: str) -> None:
@@ -203,16 +202,13 @@ def _forget(chat: Chat, argument: str) -> None:
     if argument:
         if chat.confirm is not None and not chat.confirm("Delete every logged chat?"):
             raise InputError("nothing was deleted")
-        gone = files.forget_all()
+        gone = dialogue.forget_all()
         chat.screen.note(f"deleted {counted(gone, 'logged chat')}; this one is not kept any more")
     else:
         if chat.log is not None:
             chat.log.unlink(missing_ok=True)
         chat.screen.note("this chat is forgotten, and not kept any more")
     chat.log, chat.kept = None, False
-
-
-_REMINDER = 12  # lines of the last answer to show as a reminder
 
 
 def show_last(chat: Chat) -> None:
@@ -230,7 +226,7 @@ def show_last(chat: Chat) -> None:
 
 def _read(chat: Chat, argument: str) -> None:
     path = _file(argument)
-    text = files.read_text(path)
+    text = dialogue.read_text(path)
     if not text.strip():
         raise InputError(f"{path} is empty", "name a file with text")
     chat.pending = f"{chat.pending}\n\n{text}" if chat.pending else text

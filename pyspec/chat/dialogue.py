@@ -1,14 +1,25 @@
-"""The conversation of a chat, and the prompt made from it."""
+"""The conversation of a chat: its turns, the prompt made from them, its file, and the log for `--continue`."""
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from pyspec.errors import ContextOverflow
+import msgspec
+
+from pyspec.chat import state_path
+from pyspec.errors import ContextOverflow, InputError, InputTooLong
+from pyspec.machine.files import parse, read_named, show, utf8, write_whole
 from pyspec.screen.words import counted
 from pyspec.text.messages import Message
+from pyspec.text.parts import Result
 
 if TYPE_CHECKING:  # --help needs none of these
     from pyspec.text.parts import Result, Token
@@ -16,6 +27,11 @@ if TYPE_CHECKING:  # --help needs none of these
 Encode = Callable[[Sequence[Message]], list[int]]
 
 FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, -c N has more room"
+MAX_TEXT = 1 << 20  # largest text file to read, or line to type, bytes
+_MAX_SESSION = 1 << 26
+_PICTURE = re.compile(r"\.(png|jpe?g|gif|webp|bmp|tiff?|heic|pdf)$", re.IGNORECASE)
+FOLDER = "PYSPEC_CHATS"  # environment variable for the log's folder; empty for no log
+MAX_CHATS = 500  # most logged chats; the oldest are deleted
 
 
 @dataclass
@@ -28,7 +44,6 @@ class Exchange:
     seed: int = 0  # the sampler's
 
     def asked(self) -> Message:
-        """The question as a turn."""
         return Message(role="user", content=self.user)
 
 
@@ -126,3 +141,205 @@ def spoken(tokens: Sequence[Token], text: str, piece: Callable[[int], bytes]) ->
 def whole(tokens: Sequence[Token], piece: Callable[[int], bytes]) -> tuple[Token, ...]:
     """Return the tokens of an answer with reasoning, without the control token that ended it."""
     return tuple(tokens[:-1] if tokens and not piece(tokens[-1].id) else tokens)
+
+
+class SavedMessage(msgspec.Struct, omit_defaults=True):
+    """One turn, as text: tokens of a file could slip control tokens into a prompt."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+    finish_reason: str | None = None
+    seed: int = 0
+    reasoning: str = ""
+
+
+class SavedModel(msgspec.Struct):
+    """The target of a conversation."""
+
+    name: str
+    path: str = ""
+
+
+class SavedChat(msgspec.Struct):
+    """The content of a file. settings: names and values as in `/set`."""
+
+    kind: Literal["pyspec-chat"]
+    format: Literal[1]
+    pyspec: str
+    model: SavedModel
+    settings: dict[str, str]
+    messages: list[SavedMessage]
+
+
+def save(
+    path: Path, conversation: Conversation, settings: dict[str, str], model: SavedModel
+) -> None:
+    """Write a conversation for its owner alone. Raises InputError if that fails, or what is there is not a saved chat."""
+    check_replaceable(path)
+    from pyspec._version import __version__  # noqa: PLC0415 - found when asked for
+
+    turns = _messages(conversation)
+    saved = SavedChat("pyspec-chat", 1, __version__, model, settings, turns)
+    data = msgspec.json.format(msgspec.json.encode(saved), indent=1)
+    try:
+        write_whole(path, [data, b"\n"])
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}", "name another file") from error
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise InputError if the name is taken by something that is not a saved chat."""
+    try:
+        if is_there(path):
+            load(path)
+    except InputError:
+        raise InputError(f"{path} exists and is not a saved chat", "name another file") from None
+
+
+def is_there(path: Path) -> bool:
+    """Whether a name is taken. Raises InputError for an impossible name."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:  # too long, a NUL byte, an unreadable folder
+        reason = getattr(error, "strerror", None) or error
+        hint = "name another file"
+        raise InputError(f"cannot write {show(str(path), 300)}: {reason}", hint) from None
+    return True
+
+
+def _messages(conversation: Conversation) -> list[SavedMessage]:
+    turns = [] if conversation.system is None else [SavedMessage("system", conversation.system)]
+    for exchange in conversation.exchanges:
+        turns.append(SavedMessage("user", exchange.user))
+        if (answer := exchange.answer) is not None:
+            how = answer.finish_reason, exchange.seed, answer.reasoning
+            turns.append(SavedMessage("assistant", answer.text, *how))
+    return turns
+
+
+def load(path: Path) -> SavedChat:
+    """Read a saved chat. Raises InputError for anything else."""
+    data = _read(path, _MAX_SESSION)
+    try:
+        return parse(data, SavedChat)
+    except ValueError as error:
+        raise InputError(f"{path} is not a saved chat: {error}", "/save writes them") from None
+
+
+def restore(saved: SavedChat) -> Conversation:
+    """Return the saved conversation. Raises InputError if turns do not alternate."""
+    conversation = Conversation()
+    for index, message in enumerate(saved.messages):
+        last = conversation.exchanges[-1] if conversation.exchanges else None
+        if message.role == "system" and index == 0:
+            conversation.system = message.content
+        elif message.role == "user" and (last is None or last.answer is not None):
+            conversation.exchanges.append(Exchange(message.content))
+        elif message.role == "assistant" and last is not None and last.answer is None:
+            last.seed, ended = message.seed & 0xFFFFFFFF, message.finish_reason
+            last.answer = Result(
+                text=message.content, finish_reason=ended, reasoning=message.reasoning
+            )
+        else:
+            what = f"message {index + 1} is a {message.role} turn in the wrong place"
+            raise InputError(what, "user and assistant alternate after one system turn")
+    if conversation.exchanges and conversation.exchanges[-1].answer is None:
+        conversation.exchanges.pop()
+    return conversation
+
+
+def held_with(saved: SavedChat, name: str) -> str:
+    """Say that a conversation continues with a model of another name; empty if the name is the same."""
+    if saved.model.name == name:
+        return ""
+    return f"this conversation was held with {saved.model.name}, not with {name}"
+
+
+def refuse_picture(name: str) -> None:
+    """Raise InputError for a file with a picture's extension."""
+    if _PICTURE.search(name):
+        hint = "pyspec.SpeculativeLlama sees pictures"
+        raise InputError("a picture cannot be read as text", hint)
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 text file of at most 1 MiB. Raises InputError, InputTooLong or InputEncoding."""
+    refuse_picture(path.name)
+    return utf8(_read(path, MAX_TEXT), str(path))
+
+
+def _read(path: Path, limit: int) -> bytes:
+    try:
+        return read_named(path, limit)
+    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            raise InputTooLong(f"{path} is larger than {limit} bytes", "shorten it") from None
+        raise InputError(f"cannot read {path}: {reason}", "name a readable file") from error
+
+
+def log_folder() -> Path | None:
+    """Return the folder of the chat log, or None for no log."""
+    return state_path(FOLDER, "chats")
+
+
+def new_path() -> Path | None:
+    """Return a path for a new chat, sorted by time; None if there is no log or its folder cannot be made."""
+    folder = log_folder()
+    if folder is None:
+        return None
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:  # a read-only home must not prevent a chat
+        return None
+    for path in _all(folder)[: -MAX_CHATS + 1]:
+        with suppress(OSError):
+            path.unlink()
+    moment = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
+    return folder / f"{moment}-{os.getpid()}.json"
+
+
+def newest() -> Path:
+    """Return the most recently written chat. Raises InputError if there is none."""
+    if not (chats := _all(log_folder())):
+        raise InputError("there is nothing to continue", "ask something first, without -c")
+    return chats[-1]
+
+
+def _all(folder: Path | None) -> list[Path]:
+    if folder is None or not folder.is_dir():
+        return []
+    dated = []
+    for path in folder.glob("*.json"):
+        with suppress(OSError):
+            dated.append((path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(dated)]
+
+
+def logged(most: int) -> list[tuple[Path, SavedChat]]:
+    """Return so many of the logged chats, the newest first; those that cannot be read are left out."""
+    found = []
+    for path in reversed(_all(log_folder())):
+        with suppress(InputError):
+            found.append((path, load(path)))
+        if len(found) == most:
+            break
+    return found
+
+
+def forget_all() -> int:
+    """Delete every logged chat, and return how many there were."""
+    gone = 0
+    for path in _all(log_folder()):
+        with suppress(OSError):
+            path.unlink()
+            gone += 1
+    return gone
+
+
+def last_model() -> str | None:
+    """Return the file of the newest chat's model, if it still exists."""
+    model = load(newest()).model.path
+    return model if model and os.path.isfile(model) else None  # noqa: PTH113 - Path's raises for some names

@@ -22,7 +22,7 @@ from prompt_toolkit.keys import Keys
 
 from pyspec.chat import TWICE_S, state_path
 from pyspec.chat.commands import COMMANDS, execute, find
-from pyspec.chat.files import MAX_TEXT
+from pyspec.chat.dialogue import MAX_TEXT
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputTooLong, PyspecError
 from pyspec.machine.files import utf8
@@ -30,6 +30,7 @@ from pyspec.machine.files import utf8
 PROMPT, MORE = ">>> ", "... "
 QUOTE = '"""'
 HISTORY = "PYSPEC_CHAT_HISTORY"  # environment variable for the history file; empty for no history
+_INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,7 @@ def typed(text: str) -> TypedText:
 
 
 def script_entries(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[TypedText]:
-    """Yield the entries of a script, one per line, without empty ones.
-
-    Raises InputEncoding, which names the line, or InputTooLong for a line of more than `limit` bytes.
-    """
+    """Yield a script's entries, one a line, without empty ones. Raises InputEncoding, or InputTooLong above `limit` bytes."""
     lines = _lines(stream, limit)
     for line in lines:
         text = line
@@ -86,10 +84,7 @@ def _lines(stream: BinaryIO, limit: int) -> Iterator[str]:
 
 
 def whole_entry(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[TypedText]:
-    """Yield a whole stream as one entry. It is never a command, since it may be untrusted text.
-
-    Raises InputEncoding, or InputTooLong above `limit` bytes.
-    """
+    """Yield a stream as one entry, which is no command: it may be untrusted. Raises InputEncoding or InputTooLong."""
     data = stream.read(limit + 1)
     if len(data) > limit:
         raise InputTooLong(f"stdin is longer than {limit} bytes", "shorten it")
@@ -125,10 +120,7 @@ def _beginning(start: str, words: Iterable[str]) -> Iterator[Completion]:
 
 
 class TerminalReader:
-    """Reads entries with a line editor that has history, completion, multi-line input and $EDITOR.
-
-    keeps: whether a file keeps what is typed for later chats.
-    """
+    """A line editor with history, completion, several lines and $EDITOR. keeps: whether later chats have what is typed."""
 
     def __init__(self, *, keeps: bool = True) -> None:
         self._session: PromptSession[str] = PromptSession(
@@ -193,8 +185,7 @@ def _history() -> History:
     return FileHistory(str(path))
 
 
-_RESTORED = "\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
-"""Bracketed paste off, cursor shown, plain colours: what an interrupted editor leaves to undo."""
+_RESTORED = "\x1b[?2004l\x1b[?25h\x1b[0m\r\n"  # undoes what an interrupted editor leaves
 
 
 @contextmanager
@@ -217,9 +208,6 @@ def terminal_kept() -> Iterator[None]:
     finally:
         with suppress(termios.error):
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, state)
-
-
-_INTERRUPTED = 130
 
 
 def run(chat: Chat, entries: Iterator[TypedText], *, interactive: bool = False) -> int:

@@ -18,6 +18,7 @@ from pyspec.sampling.options import DRY_BREAKERS, NOISES, Noise, SamplerNumbers,
 from pyspec.sampling.verification import Margin, Strict, Verification
 
 SILENT, BRIEF, FULL = "off", "brief", "on"  # how many statistics to print after an answer
+_OTHER_NAMES = {"temp": "temperature"}  # by names of options, which earlier chats have, too
 
 
 class Kind(NamedTuple):
@@ -81,16 +82,10 @@ def _setting(default: Any, kind: Kind, none: str = "") -> Any:
     return field(default=default, metadata={"kind": kind, "none": none})
 
 
-_OTHER_NAMES = {"temp": "temperature"}  # by names of options, which earlier chats have, too
-
-
 def number_settings(kind: type[SamplerNumbers] = SamplerNumbers) -> list[tuple[str, Any, Any]]:
     """Return a field for each number of sampling."""
-    return [
-        (each.name, each.kind,
-         _setting(each.default, _number(each.kind, *each.usual)))
-        for each in numbers(kind) if each.offered
-    ]  # fmt: skip
+    offered = (each for each in numbers(kind) if each.offered)
+    return [(n.name, n.kind, _setting(n.default, _number(n.kind, *n.usual))) for n in offered]
 
 
 _Numbers: Any = make_dataclass("_Numbers", number_settings(), frozen=True)
@@ -139,7 +134,6 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
 
 FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}  # the metadata of each setting
 
-
 USUAL = (
     "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "max_tokens", "verify", "draft_max", "trim", "reasoning",
     "reasoning_budget", "stats", "wrap", "tokens",
@@ -160,7 +154,6 @@ def own_name(name: str) -> str:
 
 
 def range_of(name: str) -> str:
-    """Say what a setting takes."""
     takes, none = FIELDS[name]["kind"].takes, FIELDS[name]["none"]
     return f"{none}, or {takes}" if none else str(takes)
 
@@ -170,11 +163,9 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
     name = own_name(name)
     if name not in FIELDS:
         raise unknown(name)
-    known = FIELDS[name]
+    kind, none = FIELDS[name]["kind"], FIELDS[name]["none"]
     try:
-        parsed: Any = (
-            None if known["none"] and value == known["none"] else known["kind"].parse(value)
-        )
+        parsed: Any = None if none and value == none else kind.parse(value)
     except OptionError as error:
         raise OptionError(f"{name}: {error.message}", error.hint) from None
     return replace(settings, **{name: parsed})

@@ -1,29 +1,195 @@
-"""The state of a chat, and the actions behind commands and questions."""
+"""A chat: the model that answers it, its state, and the actions behind commands and questions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
+from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
-from pyspec.chat import HIDE, UNASKED, files
-from pyspec.chat.conversation import LlamaChat
-from pyspec.chat.dialogue import FULL_HINT, Conversation, Exchange, fit, unended, why_cut
+from pyspec.chat import HIDE, UNASKED, dialogue
+from pyspec.chat.dialogue import (
+    FULL_HINT,
+    Conversation,
+    Exchange,
+    SavedModel,
+    fit,
+    unended,
+    why_cut,
+)
 from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, values
+from pyspec.engine.handle import Role
+from pyspec.engine.kept import MIN_TOKENS, ParkedTexts, PromptCache, room_for_parked
 from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.errors import InputError, PyspecError
-from pyspec.sampling.options import chance_seed
-from pyspec.sampling.verification import Verification
+from pyspec.llama.generation import stream_text
+from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.machine.others import name_of
+from pyspec.sampling.options import chance_seed, suggested_by
 from pyspec.screen.display import Screen
 from pyspec.screen.words import counted, speed_sentence, stats_line
 from pyspec.text.answer import ReasoningLimit
 from pyspec.text.messages import Message
-from pyspec.text.parts import Piece, Result, result_of
+from pyspec.text.parts import Piece, Result, common_prefix, result_of
+from pyspec.text.template import ChatTemplate
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+
+def _utf8(text: str) -> str:
+    """Make a file name fit for JSON. A name that is not UTF-8 no longer finds the file."""
+    return text.encode("utf-8", "replace").decode()
+
+
+class LlamaChat:
+    """A model to chat with; one context serves all turns. One answer at a time; only `cancel` is for other threads, too."""
+
+    def __init__(
+        self,
+        opener: Callable[..., SpeculativeLlama],  # takes model=, draft= or companion= from `use`
+        prompt_cache: Path | None = None,  # keeps the processed context when the model is closed
+        check: Callable[..., object] = lambda **_: None,  # raises for models that do not exist
+        called: str | None = None,  # the user's name for the target
+        cache_ram: int | None = None,  # MiB for conversations that gave way; None for an eighth
+    ) -> None:
+        self._opener, self._kept_in, self._check = opener, prompt_cache, check
+        self._called, self._cache_ram = called, cache_ram
+        self._open({})
+        self._cancelled = False
+        self.thinking = True  # False asks the template for no reasoning, if it supports that
+        self.budget = -1  # most tokens of reasoning, -1 for any
+        self._begun = time()  # a fixed date for the template, so that prompts keep their prefix
+
+    def target(self) -> SavedModel:
+        """Identify the target for a saved chat."""
+        path = Path(self.llm.model_path)
+        return SavedModel(_utf8(name_of(path)), _utf8(str(path.absolute())))
+
+    def prompt(self, messages: Sequence[Message], *, goes_on: bool = False) -> list[int]:
+        """Tokenize the messages as a prompt for the next answer. goes_on: it goes on with the last message."""
+        speech, limit = self.llm.speech, self.limit
+        arguments = speech.arguments({}, None if limit is None else limit.tokens)
+        if not self.thinking:
+            arguments |= speech.quiet
+        return self.template.prompt(
+            messages, arguments=arguments or None, now=self._begun, goes_on=goes_on
+        )
+
+    @property
+    def limit(self) -> ReasoningLimit | None:
+        """The budget as an option of answers."""
+        return None if self.budget < 0 else ReasoningLimit(self.budget)
+
+    @property
+    def obeys(self) -> bool:
+        """Whether `thinking = False` turns reasoning off, as far as the template shows; true if the model does not reason."""
+        return bool(self.llm.speech.quiet) or not self.reasons
+
+    @property
+    def reasons(self) -> bool:
+        """Whether the model marks reasoning in its answers."""
+        notation = self.llm.speech.notation
+        return notation.channels or notation.reasoning is not None
+
+    def cancel(self) -> None:
+        """End the current answer; safe from any thread."""
+        self._cancelled = True  # the engine resets its own flag at each call of `steps`
+        self.llm.cancel()
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Return names and values that describe what is loaded."""
+        return [
+            ("target", self.name),
+            ("file", self.llm.model_path),
+            ("draft", self.draft),
+            ("companion", self.companion),
+            ("context", f"{self.n_ctx} tokens"),
+            ("template", self.template.name),
+        ]
+
+    def close(self) -> None:
+        """Free the models, and keep what was learned for the next process."""
+        if self.stats is not None and self.llm.is_open:
+            self._cache.keep(self.llm.input_ids[: self.llm.n_tokens].tolist())
+        self.llm.close()
+
+    def use(self, **other: str) -> None:
+        """Reopen with another model, draft or companion; after an error, as before. An unknown name changes nothing."""
+        wanted = self._other | other
+        self._check(**wanted)
+        self.close()  # first: two targets need not fit into memory
+        try:
+            self._open(wanted)
+        except (PyspecError, KeyboardInterrupt):
+            self._open(self._other)
+            raise
+
+    def _open(self, other: dict[str, str]) -> None:
+        self.llm = self._opener(**other)
+        self.piece = self.llm.piece  # returns the bytes of a token
+        self._cache = PromptCache(self.llm, self._kept_in)
+        self._restored = False
+        parts = self.llm.assembly.engine, {Role.TARGET: self.llm.ctx}
+        self._parked = ParkedTexts(*parts, room_for_parked(self._cache_ram))
+        self.stats: dict[str, Any] | None = None  # of the last answer, None if nothing was decoded
+        self.name, self.n_ctx = name_of(Path(self.llm.model_path)), int(self.llm.n_ctx())
+        self.draft, self.companion = self.llm.assembly.draft, self.llm.assembly.companion
+        self.template = ChatTemplate.of(self.llm)
+        called = other.get("model", self._called) or ""
+        self.suggested = suggested_by(Path(self.llm.model_path), called)
+        self._other = other
+
+    def answer(
+        self, prompt: Sequence[int], options: AnswerOptions, *, chat: bool = True
+    ) -> Generator[Piece, None, None]:
+        """Answer a prompt; the last piece has a finish_reason. chat: whether the template's stop strings apply."""
+        self._cancelled, self.stats = False, None
+        stop = (*options.stop, *self.template.stop) if chat else options.stop
+        return self._pieces(prompt, replace(options, stop=stop), chat=chat)
+
+    def _change_to(self, prompt: Sequence[int]) -> None:
+        """Let the conversation in the context give way to one that a prompt goes on with, if that gave way before."""
+        llm = self.llm
+        held = llm.input_ids[: llm.n_tokens].tolist()
+        same = common_prefix(held, prompt)
+        if len(held) - same >= max(MIN_TOKENS, same):
+            self._parked.park(0, held, "")
+        found = self._parked.fetch(prompt, "", same + MIN_TOKENS)
+        if found is not None and (n := self._parked.restore(found, 0, prompt)):
+            llm.hold(prompt[:n])
+
+    def _pieces(
+        self, prompt: Sequence[int], options: AnswerOptions, *, chat: bool
+    ) -> Generator[Piece, None, None]:
+        before = self.llm.last_speculation
+        if not self._restored:
+            self._restored = True
+            self._cache.restore(prompt)
+        self._change_to(prompt)
+
+        def reading(done: int, total: int) -> None:
+            if self._cancelled:  # cancelled before the engine started
+                self.llm.cancel()
+            if options.progress is not None:
+                options.progress(done, total)
+
+        pieces = stream_text(self.llm, prompt, options, progress=reading, chat=chat)
+        try:
+            with closing(pieces):
+                for piece in pieces:
+                    ended = "cancelled" if self._cancelled else piece.finish_reason
+                    yield replace_fields(piece, finish_reason=ended)
+                    if ended:
+                        return
+        finally:
+            if self.llm.last_speculation is not before:  # else nothing was decoded
+                self.stats = self.llm.last_speculation
+
 
 # -- the chat ----------------------------------------------------------------------------------------------------------
 
@@ -75,7 +241,7 @@ class Chat:
         if self.log is None or not self.conversation.exchanges:
             return
         try:
-            files.save(self.log, self.conversation, values(self.settings), self.model.target())
+            dialogue.save(self.log, self.conversation, values(self.settings), self.model.target())
             self.kept = True
         except PyspecError as error:
             self.log = None
@@ -90,11 +256,10 @@ class Chat:
 
     def regen(self) -> None:
         """Answer the last question again with another seed. If no answer comes, keep the old one."""
-        self._answered("nothing was answered yet")
+        self._answered()
         if self.settings.temperature == 0:
-            self.screen.note(
-                "temperature is 0, so the answer stays the same; /set temp 0.8 varies it"
-            )
+            sentence = "temperature is 0, so the answer stays the same; /set temp 0.8 varies it"
+            self.screen.note(sentence)
         old = self.conversation.exchanges.pop()
         self.conversation.exchanges.append(Exchange(old.user))
         done = False
@@ -106,13 +271,13 @@ class Chat:
 
     def go_on(self) -> None:
         """Go on with the last answer where it was cut. If nothing comes, it stays as it is."""
-        old = self._answered("nothing was answered yet")
+        old = self._answered()
         if old.finish_reason not in _CUT or old.reasoning_cut:
             where = "inside its reasoning" if old.reasoning_cut else "by itself"
             raise InputError(f"the last answer ended {where}", "/regen answers again")
         exchange = self.conversation.exchanges[-1]
         prompt = self.model.prompt(self.conversation.messages(), goes_on=True)
-        options = self._options(exchange.seed, self.settings.rule)
+        options = self._options(exchange.seed)
         # with the seed of its beginning it goes on as if it had not been cut
         options = replace(options, sampling=replace(options.sampling, unseeded=False))
         more = self._stream(prompt, options)
@@ -129,17 +294,15 @@ class Chat:
             raise InputError("there is nothing to undo", "ask something first")
         return self.conversation.exchanges.pop()
 
-    def _answered(self, refusal: str) -> Result:
+    def _answered(self) -> Result:
         if (answer := self.conversation.last_answer) is None:
-            raise InputError(refusal, "ask something first")
+            raise InputError("nothing was answered yet", "ask something first")
         return answer
 
     def _seed(self, fallback: int) -> int:
         """Return the user's fixed seed, or `fallback` if that is larger; without a fixed seed, a random one."""
         fixed = self.settings.seed
-        if fixed is None:
-            return chance_seed()
-        return max(fixed, fallback) & 0xFFFFFFFF
+        return chance_seed() if fixed is None else max(fixed, fallback) & 0xFFFFFFFF
 
     def _answer_last(self, seed: int) -> bool:
         """Answer the newest question. If no answer comes, remove the question and return False."""
@@ -152,7 +315,7 @@ class Chat:
                 gone = counted(dropped, "oldest exchange")
                 self.screen.note(f"the context was full; dropped the {gone}")
             exchange.seed = seed
-            exchange.answer = self._stream(prompt, self._options(seed, self.settings.rule))
+            exchange.answer = self._stream(prompt, self._options(seed))
             exchange.seed = exchange.answer.speculation.get("seed", seed)
         finally:
             if exchange.answer is None:
@@ -171,33 +334,26 @@ class Chat:
         self.model.thinking = self.settings.reasoning != UNASKED and budget != 0
         return self.model.prompt(messages)
 
-    def _options(self, seed: int, rule: Verification | None) -> AnswerOptions:
-        settings = self.settings
+    def _options(self, seed: int) -> AnswerOptions:
+        settings, budget = self.settings, self.settings.reasoning_budget
         return AnswerOptions(
             settings.sampling(seed),
-            Speculation(verification=rule, length=settings.length, draft_max=settings.draft_max),
+            Speculation(True, settings.rule, settings.length, settings.draft_max),
             settings.max_tokens,
             progress=self.screen.progress,
-            reasoning=None
-            if settings.reasoning_budget < 0
-            else ReasoningLimit(settings.reasoning_budget),
+            reasoning=None if budget < 0 else ReasoningLimit(budget),
         )
 
     def _stream(self, prompt: list[int], options: AnswerOptions) -> Result:
         """Show an answer as it streams in. After an error, keep what came before it."""
         shown: list[Piece] = []
-        pieces = self.model.answer(prompt, options)
-        tokens = self.model.piece if self.settings.tokens else None
+        pieces, settings = self.model.answer(prompt, options), self.settings
+        tokens = self.model.piece if settings.tokens else None
+        reply = self.screen.replying(
+            wrap=settings.wrap, reasoning=settings.reasoning != HIDE, tokens=tokens
+        )
         try:
-            with (
-                self.screen.replying(
-                    wrap=self.settings.wrap,
-                    reasoning=self.settings.reasoning != HIDE,
-                    tokens=tokens,
-                ) as write,
-                self.guard(self._stop) as signals,
-                closing(pieces),
-            ):
+            with reply as write, self.guard(self._stop) as signals, closing(pieces):
                 for piece in pieces:
                     shown.append(piece)
                     write(piece)

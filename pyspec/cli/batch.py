@@ -31,14 +31,12 @@ from pyspec.cli.streams import exit_code, file_text, interruptible
 from pyspec.engine.contexts import MAX_SEQUENCES
 from pyspec.errors import Cancelled
 from pyspec.hub.sources import load_manifest
-from pyspec.screen.display import Screen
-from pyspec.screen.progress import run_progress
+from pyspec.screen.display import Screen, run_progress
 from pyspec.screen.words import safe
 from pyspec.serve import served_name
 from pyspec.text.parts import RecordResult
 
 FAILED_ITEMS = 3  # exit code of a batch that finished with failed records
-
 
 EXAMPLES = [
     ("pyspec batch questions.txt -o answers.jsonl", "Each line of the file is a prompt"),
@@ -98,27 +96,20 @@ class BatchOptions(MemoryOptions, SystemOptions):
         sampler: SamplerOptions,
         engine: EngineOptions,
     ) -> Batch:
-        """Open the `Batch` that the options describe."""
         hush_llama(engine.verbose)
         sampler.sampling()  # refuses impossible numbers before anything is fetched
         rule = drafts.rule
         path, found = find(models)
         own = sampler.suggested(path, models.model or "")
+        # a fixed seed: the same command gives the same answers
         settings = Settings(
-            sampler.sampling(0, own),  # a fixed seed: the same command gives the same answers
-            rule,
-            self.max_tokens,
-            self.system,
-            self.stop,
-            self.raw,
-            self.timeout,
+            sampler.sampling(0, own), rule, self.max_tokens, self.system, self.stop, self.raw, self.timeout,
             None if self.reasoning_budget < 0 else self.reasoning_budget,
-        )
-        arguments = {
-            **found, **engine.arguments, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
-            "parallel": self.parallel, "exact": self.exact, "memory": self.memory,
-        }  # fmt: skip
-        return Batch(str(path), prompt_cache=self.prompt_cache, **arguments)
+        )  # fmt: skip
+        return Batch(
+            str(path), length=drafts.length, draft_max=drafts.draft_max, settings=settings, parallel=self.parallel,
+            exact=self.exact, memory=self.memory, prompt_cache=self.prompt_cache, **{**found, **engine.arguments},
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -154,13 +145,9 @@ def batch(
     """
     sources = find_sources(inputs)
     out = open_output(
-        results.output,
-        sources,
-        reading,
-        overwrite=results.overwrite,
-        prompts=results.with_prompt,
+        results.output, sources, reading, overwrite=results.overwrite, prompts=results.with_prompt,
         model=served_name(models.model or load_manifest().default_target),
-    )
+    )  # fmt: skip
     records = list(read_sources(sources, reading))
     with (
         wanted.open(models, drafts, sampler, engine) as answerer,
@@ -198,10 +185,8 @@ def _answer(answerer: Any, run: FileRun) -> int:
             with batch_progress(run.summary, most=run.output.most_named) as report:
                 run.answer(report)
         except Cancelled:
-            tell(
-                f"stopped with {run.summary.left} of {run.summary.records} records left. Run the same command again to resume.",
-                err=True,
-            )
+            left = f"{run.summary.left} of {run.summary.records} records left"
+            tell(f"stopped with {left}. Run the same command again to resume.", err=True)
             return exit_code(signals)
         run.assemble()
     return FAILED_ITEMS if run.summary.failed else 0
@@ -244,13 +229,10 @@ def batch_progress(
 def _say_failure(console: Console, result: RecordResult, number: int, most: int | None) -> None:
     """Name a failure above the bar, if it is among the first ones or all are named."""
     if result.error is not None and (most is None or number <= most):
-        message = result.error.message
-        named = message.startswith(
-            result.id.rpartition(":")[0] or result.id
-        )  # with its file and line
-        text = Text(
-            safe(f"failed: {message}" if named else f"{result.id} failed: {message}"), "red"
-        )
+        message, file = result.error.message, result.id.rpartition(":")[0] or result.id
+        # a message that names the file has its line, too
+        named = "" if message.startswith(file) else f"{result.id} "
+        text = Text(safe(f"{named}failed: {message}"), "red")
         console.print(text, soft_wrap=not console.is_terminal)
     if most is not None and number == most + 1:
         console.print(Text("more records failed; see the output", "red"))
@@ -264,15 +246,11 @@ def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not facts["done"]:
         return
     yield "ended by", ", ".join(f"{n} {reason}" for reason, n in facts["reasons"].items())
-    yield (
-        "tokens",
-        "{tokens} in {seconds:.1f} s: {tokens_per_second:.1f} tokens/s".format_map(facts),
-    )
-    drafts = (
-        "{accepted} of {verified} checked tokens accepted" if facts["verified"] else "none checked"
-    )
+    speed = "{tokens} in {seconds:.1f} s: {tokens_per_second:.1f} tokens/s"
+    yield "tokens", speed.format_map(facts)
+    checked = "{accepted} of {verified} checked tokens accepted"
     relaxed = ", {relaxed} relaxed" if facts["relaxed"] else ""
-    yield "drafts", (drafts + relaxed).format_map(facts)
+    yield "drafts", ((checked if facts["verified"] else "none checked") + relaxed).format_map(facts)
     where = "{kv_cells} tokens of context, {prefix_tokens} prompt tokens shared"
     yield "at once", ("up to {parallel} records, " + where).format_map(facts)
 

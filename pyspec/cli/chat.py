@@ -12,12 +12,10 @@ import click
 
 from pyspec._version import __version__
 from pyspec.chat.commands import execute
-from pyspec.chat.conversation import LlamaChat
-from pyspec.chat.dialogue import Conversation
-from pyspec.chat.files import last_model, new_path, newest
+from pyspec.chat.dialogue import Conversation, last_model, new_path, newest
 from pyspec.chat.prompt import TerminalReader, run, script_entries, terminal_kept, whole_entry
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
-from pyspec.chat.talk import Chat
+from pyspec.chat.talk import Chat, LlamaChat
 from pyspec.cli.command import command, option
 from pyspec.cli.opening import find, open_model
 from pyspec.cli.options import (
@@ -116,17 +114,14 @@ def chat(
             talk.log = resumed or new_path()
         code = run(talk, entries, interactive=on_terminal)
         if on_terminal and talk.kept:
-            talk.screen.note(
-                "this chat is saved; `pyspec chat --continue` continues it, /chats lists others"
-            )
+            others = "`pyspec chat --continue` continues it, /chats lists others"
+            talk.screen.note(f"this chat is saved; {others}")
     model.close()
     return code
 
 
 def _greet(talk: Chat) -> None:
     model = talk.model
-    drafts = f"draft {model.draft}"
-    if model.companion != "none":
-        drafts += f", companion {model.companion}"
-    talk.screen.note(f"pyspec {__version__}: {model.name}, {drafts}")
+    companion = f", companion {model.companion}" if model.companion != "none" else ""
+    talk.screen.note(f"pyspec {__version__}: {model.name}, draft {model.draft}{companion}")
     talk.screen.note("/help lists the commands, Ctrl-D quits")

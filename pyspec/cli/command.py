@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field, fields, is_dataclass
 from functools import partial, wraps
 from shutil import get_terminal_size
-from textwrap import fill
+from textwrap import TextWrapper, fill
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
@@ -37,6 +37,8 @@ ENVIRONMENT = (
 )
 """Environment variables, as `pyspec --help` names them."""
 
+_MIN_CTX = 16
+
 
 class Option(click.Option):
     """An option of a group. aliases: names from other programs, which work but are not listed."""
@@ -57,7 +59,6 @@ class Option(click.Option):
         self.aliases = frozenset(aliases)
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the listed names and the help text."""
         shown = copy.copy(self)
         shown.opts = [name for name in self.opts if name not in self.aliases]
         record = super(Option, shown).get_help_record(ctx)
@@ -162,11 +163,8 @@ class Subcommand(click.Command):
         """Write the options by group, in order of first appearance; those without a sentence last, by name alone."""
         groups: dict[str, tuple[list[tuple[str, str]], list[str]]] = {}
         params = self.get_params(ctx)
-        others = (
-            "Output"
-            if any(getattr(each, "group", "") == "Output" for each in params)
-            else "Other options"
-        )
+        outputs = any(getattr(each, "group", "") == "Output" for each in params)
+        others = "Output" if outputs else "Other options"
         for each in params:
             record = each.get_help_record(ctx) if isinstance(each, click.Option) else None
             if record is not None:
@@ -180,7 +178,6 @@ class Subcommand(click.Command):
                     formatter.write(_in_lines(named, formatter.current_indent, formatter.width))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
         if self.examples:
             with formatter.section("Examples"):
                 for line, what in self.examples:
@@ -190,11 +187,8 @@ class Subcommand(click.Command):
 def _in_lines(names: Sequence[str], indent: int, width: int) -> str:
     """Names of options, broken between two of them."""
     whole = "as in llama.cpp: " + ", ".join(name.replace(" ", "\xa0") for name in names)
-    margin = " " * indent
-    lines = fill(
-        whole, width, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
-    )
-    return lines.replace("\xa0", " ") + "\n"
+    wrapper = TextWrapper(width, " " * indent, " " * indent, break_on_hyphens=False)
+    return wrapper.fill(whole).replace("\xa0", " ") + "\n"
 
 
 class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
@@ -213,12 +207,6 @@ class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generi
             hint = "check the terminal's encoding, or give the text by a file (-f)"
             raise InputEncoding(f"{what} is not UTF-8 at character {error.start}", hint) from None
         return str(value)
-
-
-TEXT = _Text()
-
-
-_MIN_CTX = 16
 
 
 class Context(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
@@ -260,8 +248,7 @@ class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gener
         return number
 
 
-CONTEXT = Context()
-LAYERS = Layers()
+TEXT, CONTEXT, LAYERS = _Text(), Context(), Layers()
 
 
 def model_names(
@@ -280,10 +267,7 @@ def model_names(
 
 
 def tell(text: str | bytes, *, err: bool = False) -> None:
-    """Print a line that may hold untrusted text: escape what could control a terminal or forge a line in a log.
-
-    stdout to a file or a pipe is left unchanged.
-    """
+    """Print a line, but nothing that could control a terminal or forge a line of a log; a file or pipe gets all of it."""
     from pyspec.screen.words import safe  # noqa: PLC0415 - takes time that --help need not
 
     if err or sys.stdout.isatty():
@@ -296,12 +280,8 @@ def _folded(text: str) -> str:
     """Wrap text for stderr between words on a terminal; a line with a pip command stays whole, to be copied."""
     if not sys.stderr.isatty():
         return text
-    fold = partial(
-        fill,
-        width=max(20, get_terminal_size().columns),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    width = max(20, get_terminal_size().columns)
+    fold = partial(fill, width=width, break_long_words=False, break_on_hyphens=False)
     return "\n".join(line if "pip install" in line else fold(line) for line in text.split("\n"))
 
 

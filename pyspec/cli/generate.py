@@ -32,7 +32,7 @@ from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.screen.words import speed_sentence, stats_line
 
 if TYPE_CHECKING:
-    from pyspec.chat.conversation import LlamaChat
+    from pyspec.chat.talk import LlamaChat
     from pyspec.grammar.languages import Constraint, Language
     from pyspec.screen.display import Screen
     from pyspec.text.parts import Piece, Result
@@ -90,8 +90,7 @@ class ShapeOptions:
 
     def __post_init__(self) -> None:
         if self.max_tokens < -1:
-            hint = "use 0 or more, or -1 for as many as fit"
-            raise OptionError(f"-n is {self.max_tokens}", hint)
+            raise OptionError(f"-n is {self.max_tokens}", "use 0 or more, or -1 for as many as fit")
 
     def language(self) -> Language | None:
         """Return what the answer must look like, or None. Raises InputError if that cannot be read or used."""
@@ -121,14 +120,6 @@ def _one(words: Sequence[str]) -> str | None:
     return words[0] if words else None
 
 
-def _opened(models: ModelOptions, drafts: DraftOptions, engine: EngineOptions) -> LlamaChat:
-    from pyspec.chat.conversation import LlamaChat  # noqa: PLC0415 - loads llama.cpp
-    from pyspec.cli.opening import open_model  # noqa: PLC0415 - as above
-
-    opener = partial(open_model, models, drafts, engine)
-    return LlamaChat(opener, called=models.model)
-
-
 @command(examples=EXAMPLES)
 @click.argument("prompt", nargs=-1, type=TEXT, metavar="[PROMPT]")
 def generate(
@@ -146,14 +137,16 @@ def generate(
     speculation, content = drafts.speculation, shape.language()
     sampler.sampling()  # refuses impossible numbers before anything is loaded
     if request.going_on and models.model is None:
-        from pyspec.chat.files import last_model  # noqa: PLC0415 - only to go on
+        from pyspec.chat.dialogue import last_model  # noqa: PLC0415 - only to go on
 
         models = replace(models, model=last_model())
+    from pyspec.chat.talk import LlamaChat  # noqa: PLC0415 - loads llama.cpp
+    from pyspec.cli.opening import open_model  # noqa: PLC0415 - as above
     from pyspec.screen.display import screen_of  # noqa: PLC0415 - rich takes 30 ms
     from pyspec.text.parts import Piece, result_of  # noqa: PLC0415 - --help needs neither
 
-    screen = screen_of(output.color)
-    with closing(_opened(models, drafts, engine)) as model:
+    screen, opener = screen_of(output.color), partial(open_model, models, drafts, engine)
+    with closing(LlamaChat(opener, called=models.model)) as model:
         if sentence := model.suggested.sentence(sampler.given):
             screen.note(sentence)
         sampling = sampler.sampling(suggested=model.suggested.values)
@@ -216,7 +209,7 @@ def _conversation(
     if raw:
         hint = "leave out --continue or --raw"
         raise InputError("without a chat template there is no conversation to continue", hint)
-    from pyspec.chat.files import held_with, load, newest, restore  # noqa: PLC0415 - only to go on
+    from pyspec.chat.dialogue import held_with, load, newest, restore  # noqa: PLC0415 - only to go on
 
     path = newest()
     saved = load(path)
@@ -236,11 +229,8 @@ def _keep(
     answer: Result,
     seed: int,
 ) -> None:
-    """Add an answer that is not empty to its conversation, and write that to its file, or a new one to the log.
-
-    If writing fails, it says so and goes on.
-    """
-    from pyspec.chat.files import new_path, save  # noqa: PLC0415 - after the answer
+    """Add an answer, unless empty, to its conversation, in its file or a new one of the log; say so if that cannot be written."""
+    from pyspec.chat.dialogue import new_path, save  # noqa: PLC0415 - after the answer
 
     if not (answer.text or answer.reasoning):
         return
@@ -300,17 +290,14 @@ def _report(llm: Any, answer: Result, output: OutputOptions, max_tokens: int, sc
 
 
 def _as_json(llm: Any, answer: Result, with_tokens: bool) -> dict[str, Any]:
-    beside = ("timings", "prompt_tokens")
-    block = {name: value for name, value in answer.speculation.items() if name not in beside}
     from msgspec.structs import asdict  # noqa: PLC0415 - seldom needed
 
-    report: dict[str, Any] = {
-        "text": answer.text,
-        "finish_reason": answer.finish_reason,
-        "usage": asdict(answer.usage),
-        "speculation": block,
+    beside = ("timings", "prompt_tokens")
+    block = {name: value for name, value in answer.speculation.items() if name not in beside}
+    report = {
+        "text": answer.text, "finish_reason": answer.finish_reason, "usage": asdict(answer.usage), "speculation": block,
         "timings": llm.last_timings,
-    }
+    }  # fmt: skip
     if answer.reasoning:
         report["reasoning"] = answer.reasoning
     if answer.reasoning_cut:
@@ -347,8 +334,11 @@ def _shape(
 
 
 def _schema(text: str) -> Language:
+    """Read a schema, or the file that has it."""
     if not text.lstrip().startswith("{"):
-        return _schema_file(Path(text))
+        path, text = text, file_text(Path(text))
+        if not text.lstrip().startswith("{"):
+            raise OptionError(f"{path} does not contain a JSON object", "a schema begins with {")
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -357,13 +347,6 @@ def _schema(text: str) -> Language:
     from pyspec.grammar.schemas import of_schema  # noqa: PLC0415 - loads llguidance
 
     return of_schema(schema)
-
-
-def _schema_file(path: Path) -> Language:
-    text = file_text(path)
-    if not text.lstrip().startswith("{"):
-        raise OptionError(f"{path} does not contain a JSON object", "a schema begins with {")
-    return _schema(text)
 
 
 def _grammar(text: str) -> Language:

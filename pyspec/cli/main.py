@@ -30,7 +30,10 @@ _COMMANDS = {
     "info": "Show versions, devices and folders.",
 }
 
-_MODULES = {"info": "pyspec.cli.main"}  # modules of subcommands that have none of their own
+_MODULES = {
+    "info": "pyspec.cli.main",
+    "draft": "pyspec.cli.models",
+}  # of commands without their own
 
 _GONE = {
     "bench": "pyspec measure",
@@ -41,6 +44,9 @@ _GONE = {
 """Commands of earlier versions, and what to use instead."""
 
 _COMPLETE = "_PYSPEC_COMPLETE"
+_STATE = (("CHATS", "chats"), ("CHAT_HISTORY", "chat-history"))  # what lies outside the cache
+_UTF8 = ("utf-8", "utf8", "utf_8")
+_OF_WRITING = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", None))
 
 
 class _Lazy(click.Group):
@@ -141,9 +147,6 @@ def info(as_json: bool) -> None:
         tell(missed, err=True)
 
 
-_STATE = (("CHATS", "chats"), ("CHAT_HISTORY", "chat-history"))  # what lies outside the cache
-
-
 def _as_object(rows: Iterable[tuple[str, object]]) -> dict[str, object]:
     """Return the rows as an object; devices and backends are lists, also where there is one or none."""
     found: dict[str, Any] = {"devices": [], "backends": []}
@@ -175,11 +178,8 @@ def open_closed() -> None:
     Otherwise the next opened file would become stdout, and llama.cpp would write into it. Reading stdin gives nothing;
     writing to stdout fails as on a full disk, so that no answer is lost silently; stderr goes nowhere.
     """
-    for fd, name, how in (
-        (0, "stdin", os.O_RDONLY),
-        (1, "stdout", os.O_RDONLY),
-        (2, "stderr", os.O_WRONLY),
-    ):
+    names, flags = ("stdin", "stdout", "stderr"), (os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)
+    for fd, (name, how) in enumerate(zip(names, flags)):
         try:
             os.fstat(fd)
         except OSError:
@@ -202,9 +202,6 @@ def speak_utf8() -> None:
                 stream.reconfigure(encoding="utf-8", errors=stream.errors)
 
 
-_UTF8 = ("utf-8", "utf8", "utf_8")
-
-
 def silence(*fds: int) -> None:
     """Redirect descriptors to the null device, so that Python does not write to them again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -221,9 +218,6 @@ def write_failed(error: OSError) -> str:
     return f"cannot write to stdout: {reason}" if error.errno in _OF_WRITING else reason
 
 
-_OF_WRITING = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", None))
-
-
 def not_loaded(error: BaseException) -> list[str]:
     """Return what to say if llama.cpp's library or our extension failed to import, with the remedy; else an empty list."""
     from pyspec.machine.devices import anew, pinned  # noqa: PLC0415 - only after a failure
@@ -232,13 +226,10 @@ def not_loaded(error: BaseException) -> list[str]:
     importing = [f.f_globals["__name__"] for f in frames if f.f_code.co_name == "<module>"]
     missing = isinstance(error, ModuleNotFoundError)
     importing.append(str(getattr(error, "name", "")))
-    if any(name.startswith(_LLAMA) for name in importing):
+    if any(name.startswith("llama_cpp") for name in importing):
         mend = f"pip install {pinned()}" if missing else anew()
         return [f"pyspec: llama-cpp-python cannot be loaded: {error}. To reinstall it:", mend]
     return [f"pyspec: {error}"] if "pyspec._lib" in importing else []
-
-
-_LLAMA = "llama_cpp"
 
 
 def sentences(error: PyspecError) -> list[str]:

@@ -13,7 +13,7 @@ from time import perf_counter
 import click
 import msgspec
 
-from pyspec.chat.conversation import LlamaChat
+from pyspec.chat.talk import LlamaChat
 from pyspec.cli.command import command, option, tell
 from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, EngineOptions, ModelOptions
@@ -21,8 +21,7 @@ from pyspec.engine.options import OFF, AnswerOptions, Speculation
 from pyspec.errors import EngineError
 from pyspec.machine.machine import Watch
 from pyspec.sampling.options import Sampling
-from pyspec.screen.display import screen_of
-from pyspec.screen.progress import run_progress
+from pyspec.screen.display import run_progress, screen_of
 from pyspec.text.parts import Result, result_of
 
 _TEXTS = (
@@ -51,7 +50,6 @@ CHATS = (
     "Explain to a child what a shadow is.",
 )
 """Prompts of each use; nothing is tuned for them."""
-
 
 Report = Callable[[int, int, str], None]  # takes steps done, steps in all, and the current one
 
@@ -96,15 +94,10 @@ class GainOptions:
 
 
 def measure_gains(model: LlamaChat, how: GainOptions, report: Report) -> GainFigures:
-    """Answer each prompt with drafts and without, one after the other; the first answer of all is not counted.
-
-    Raises EngineError if an answer is too short to be timed.
-    """
+    """Answer each prompt with drafts and without; the very first does not count. Raises EngineError for too short answers."""
     model.thinking = False
-    draws = {
-        "edits": Sampling(temperature=0.0),
-        "chat": Sampling(temperature=how.temperature, seed=1),
-    }
+    chatty = Sampling(temperature=how.temperature, seed=1)
+    draws = {"edits": Sampling(temperature=0.0), "chat": chatty}
     runs = [run for pair in zip(EDITS, CHATS) for run in zip(draws, pair)]
     start = perf_counter()
     _answer(model, EDITS[0], draws["edits"], Speculation(), 16)

@@ -1,4 +1,4 @@
-"""`pyspec models`: list, fetch, convert, add, remove and inspect models."""
+"""`pyspec models` and `pyspec draft`: which models there are, what is in them, and which of them draft for a target."""
 
 from __future__ import annotations
 
@@ -12,10 +12,20 @@ from typing import Any
 import click
 import msgspec
 
-from pyspec.cli.command import Subcommand, model_names, tell
+from pyspec.cli.command import Subcommand, command, model_names, tell
 from pyspec.errors import ModelNotFound
 from pyspec.gguf.header import facts_of, read_header
+from pyspec.gguf.kinds import MTP, refuse_other_kinds, unused_heads, why_plain
 from pyspec.gguf.reader import SCALARS, STRING, Array, Header
+from pyspec.hub.drafts import (
+    BESIDE,
+    LARGEST,
+    candidates,
+    drafts_here,
+    made_for,
+    own_head,
+    without_drafts,
+)
 from pyspec.hub.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -41,12 +51,13 @@ from pyspec.hub.sources import (
     load_manifest,
     search,
 )
-from pyspec.machine.files import file_sha256
+from pyspec.machine.files import as_text, file_sha256
 from pyspec.machine.others import LocalModel
 from pyspec.sampling.options import suggested_by
-from pyspec.screen.display import print_listing
-from pyspec.screen.progress import busy, store_progress
+from pyspec.screen.display import busy, print_listing, store_progress
 from pyspec.screen.words import safe
+
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def in_ascii(text: str, limit: int = 100) -> str:
@@ -61,9 +72,6 @@ def models(ctx: click.Context) -> None:
     """List, fetch, add, remove and inspect models: pyspec's own, and those of ollama, LM Studio and the Hugging Face cache."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_models, as_json=False, only_here=False)
-
-
-_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @models.command(
@@ -318,7 +326,7 @@ def _of_entry(entry: Entry) -> Iterator[tuple[str, str]]:
 def _of_file(header: Header, name: str) -> Iterator[tuple[str, str]]:
     paths = header.parts or (header.path,)
     for part in paths:
-        yield "file", shlex.quote(safe(os.fsencode(part).decode("utf-8", "backslashreplace")))
+        yield "file", shlex.quote(safe(as_text(part)))
         yield "sha256", file_sha256(part)
     yield "size", f"{sum(p.stat().st_size for p in paths) / 1e6:.1f} MB"
     if (record := read_provenance(header.path)) is not None:
@@ -336,3 +344,102 @@ def _shown(value: object) -> str:
         kind = "strings" if value.type == STRING else f"values of {SCALARS[value.type].size} bytes"
         return f"[{value.count} {kind}]"
     return in_ascii(value) if isinstance(value, str) else str(value)
+
+
+# -- drafts for a target -----------------------------------------------------------------------------------------------
+
+
+EXAMPLES = [
+    ("pyspec draft llama3.1:8b", "Drafts for a model from ollama"),
+    ("pyspec measure -m llama3.1:8b", "Whether it pays on this machine"),
+]
+
+
+@command(examples=EXAMPLES)
+@click.argument("model", required=False, shell_complete=model_names)
+@click.option("-m", "--model", "named", shell_complete=model_names, help="Same as MODEL.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def draft(model: str | None, named: str | None, as_json: bool) -> None:
+    """Find drafts for MODEL: files beside it, models here with the same vocabulary, then known ones to fetch.
+
+    The share is roughly the cost of a draft step relative to a step of the target; drafts above a third hardly pay.
+    """
+    if model and named:
+        raise click.UsageError("give the model once")
+    model = model or named
+    with store_progress() as progress:
+        target = resolve(model, progress)
+    with busy("reading model files"):
+        read_header(target)  # raises what is wrong with the file
+        refuse_other_kinds(target)
+        rows = _drafts(target)
+        auto = _auto(target, rows)
+    if as_json:
+        tell(json.dumps(rows, indent=1))
+        return
+    _list(target, rows)
+    if unused := unused_heads(target):
+        tell(unused)
+    tell(f"--draft auto, the default, {_does(target, auto)}")
+    tell(f"use: {_command(model, rows, auto)}")
+
+
+def _does(target: Path, auto: dict[str, Any] | None) -> str:
+    if auto is None:
+        return "decodes plainly" if why_plain(target) else "uses lookup alone"
+    return f"uses {safe(auto['name'])}{', its own head' if auto['name'] == MTP else ''}"
+
+
+def _list(target: Path, rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        unknown = "no draft is known for this model; lookup drafts repeated text without one"
+        tell(why_plain(target) or without_drafts(target) or unknown)
+        return
+    cells = (
+        (
+            row["name"], f"{row['size'] / 1e9:.2f}" if row["size"] else "-",
+            f"{row['memory'] / 1e9:.2f}" if row["memory"] else "-",
+            f"{100 * row['share']:.0f} %" if row["size"] else "-", row["where"], row["licence"] or "-", row["note"] or "-",
+        )
+        for row in rows
+    )  # fmt: skip
+    head = ("draft", "GB", "GB in memory", "share", "where", "licence", "what")
+    first = ("draft", "GB", "share", "where", "what", "licence", "GB in memory")
+    print_listing(head, cells, first, 4)
+
+
+def _drafts(target: Path) -> list[dict[str, Any]]:
+    """List drafts, each file once: the target's own head, then those made for it, then others. Empty if none can work."""
+    if why_plain(target):
+        return []
+    rows = [*own_head(target), *made_for(target)]
+    named = {each.name for each in rows}
+    return [
+        {"name": row.name, "where": row.origin, "path": str(row.path) if row.path else None, "size": row.size,
+         "share": round(row.share, 4), "note": row.note, "memory": row.memory, "licence": row.licence}
+        for row in [*rows, *(each for each in candidates(target) if each.name not in named)]
+    ]  # fmt: skip
+
+
+def _auto(target: Path, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the draft that `auto` tries first."""
+    if not rows or rows[0]["name"] == MTP:
+        return rows[0] if rows else None
+    own = {each.name for each in made_for(target) if each.path}
+    if shipped := [row for row in rows if row["name"] in own]:
+        return shipped[0]
+    found = next(drafts_here(target), None)
+    return next((row for row in rows if found and row["path"] == str(found.path)), None)
+
+
+def _command(model: str | None, rows: list[dict[str, Any]], auto: dict[str, Any] | None) -> str:
+    """Return a command to run as it is: with a small local draft, one to fetch, or lookup. Larger drafts hardly pay."""
+    small = [row for row in rows if row["share"] <= LARGEST]
+    best = auto or next((row for row in small if row["path"]), None)
+    if best is None and small:
+        return f"pyspec models pull {shlex.quote(small[0]['name'])}"
+    chat = "pyspec chat" + (f" -m {shlex.quote(model)}" if model else "")
+    if best is None or best is auto:
+        return chat
+    name = best["path"] if best["where"] == BESIDE else best["name"]
+    return f"{chat} --draft {shlex.quote(f'lookup+{name}')}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import sys
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +17,14 @@ from pyspec.engine.room import longest_context
 from pyspec.hub.locate import resolve
 from pyspec.machine import AUTO
 from pyspec.machine.devices import add_rpc_servers, lacking_devices, missed_card_once
-from pyspec.screen.progress import store_progress
+from pyspec.screen.display import store_progress
 from pyspec.screen.words import safe
 
 if TYPE_CHECKING:
     from pyspec.llama.speculative import SpeculativeLlama
+
+WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp")
+_AS_IT_IS, _AS_USUAL = EngineOptions(), DraftOptions()
 
 
 def find(options: ModelOptions, at_once: int = 1) -> tuple[Path, dict[str, Any]]:
@@ -31,10 +33,8 @@ def find(options: ModelOptions, at_once: int = 1) -> tuple[Path, dict[str, Any]]
     at_once: sequences with a whole context each. Raises OptionError and the like.
     """
     add_rpc_servers(options.rpc)
-    asks = any(
-        layers not in (None, 0, AUTO) for layers in (options.n_gpu_layers, options.draft_ngl)
-    )
-    if asks and (lacking := lacking_devices(options.devices)):
+    asked = {options.n_gpu_layers, options.draft_ngl} - {None, 0, AUTO}
+    if asked and (lacking := lacking_devices(options.devices)):
         for line in lacking:
             tell(line, err=True)
         return find(replace(options, n_gpu_layers=0, draft_ngl=None), at_once)
@@ -42,8 +42,7 @@ def find(options: ModelOptions, at_once: int = 1) -> tuple[Path, dict[str, Any]]
         tell(missed, err=True)
     with store_progress() as progress:
         path = resolve(options.model, progress)
-        sides = (options.draft, options.companion)
-        draft, companion = (_found(each, progress) for each in sides)
+        draft, companion = (_found(each, progress) for each in (options.draft, options.companion))
     files, where = files_among(draft, companion), (options.n_gpu_layers, options.devices)
     n_ctx = options.ctx or longest_context(path, files, *where, at_once)
     arguments = {
@@ -63,9 +62,6 @@ def files_among(*words: str) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp")
-
-
 def _found(word: str, progress: Any) -> str:
     """Replace the model name in a value of --draft or --companion by its path."""
     front, plus, name = word.partition("+")
@@ -74,9 +70,6 @@ def _found(word: str, progress: Any) -> str:
     if plus and front == "lookup":
         return f"{front}+{resolve(name, progress)}"
     return str(resolve(word, progress))
-
-
-_AS_IT_IS, _AS_USUAL = EngineOptions(), DraftOptions()
 
 
 def open_model(
@@ -88,37 +81,27 @@ def open_model(
     """Find and load the models that the options name."""
     from pyspec.llama.speculative import SpeculativeLlama  # noqa: PLC0415 - it takes long to import
 
-    drafting = {
-        "verification": drafts.rule,
-        "length": drafts.length,
-        "memory": memory,
-        **engine.arguments,
-    }
+    drafting = {"verification": drafts.rule, "length": drafts.length, "memory": memory}
+    own = drafting | engine.arguments
     path, arguments = find(options)
     hush_llama(engine.verbose)
-    llm = SpeculativeLlama(path, **{**arguments, **drafting})
+    llm = SpeculativeLlama(path, **{**arguments, **own})
     if llm.placed:
         tell(llm.placed, err=True)
     if options.ctx and (n_ctx := llm.n_ctx()) > options.ctx:
-        tell(
-            f"llama.cpp rounds contexts up: -c {options.ctx} makes one of {n_ctx} tokens", err=True
-        )
+        sentence = f"llama.cpp rounds contexts up: -c {options.ctx} makes one of {n_ctx} tokens"
+        tell(sentence, err=True)
     return llm
 
 
 def hush_llama(verbose: bool) -> None:
-    """Drop llama.cpp's log lines, or show them on stderr.
-
-    They would mislead: a cancelled answer makes llama.cpp log errors, and pyspec reports real errors itself.
-    """
-    llama_cpp.llama_log_set(_shown() if verbose else DROP, ctypes.c_void_p(0))
-
-
-@cache  # llama.cpp keeps its address
-def _shown() -> Any:
-    return llama_cpp.llama_log_callback(_show)
+    """Show llama.cpp's log lines on stderr, or drop them: a cancelled answer makes it log errors, which would mislead."""
+    llama_cpp.llama_log_set(_SHOWN if verbose else DROP, ctypes.c_void_p(0))
 
 
 def _show(_level: int, text: bytes, _data: Any) -> None:
     sys.stderr.write(safe(text.decode("utf-8", "replace")))
     sys.stderr.flush()
+
+
+_SHOWN = llama_cpp.llama_log_callback(_show)  # llama.cpp keeps its address

@@ -30,6 +30,10 @@ from pyspec.sampling.options import (
 )
 from pyspec.sampling.verification import Margin, Strict, Verification
 
+_BOOLS = {"true": True, "false": False}
+_KINDS: dict[str, Callable[[str], Any]]
+_KINDS = {"int": int, "float": float, "str": str, "bool": _BOOLS.__getitem__}
+
 
 def _template_arg(text: str) -> tuple[str, Any]:
     key, is_there, value = text.partition("=")
@@ -111,15 +115,6 @@ def _shares(text: str) -> list[float]:
     return shares
 
 
-_BOOLS = {"true": True, "false": False}
-_KINDS: dict[str, Callable[[str], Any]] = {
-    "int": int,
-    "float": float,
-    "str": str,
-    "bool": _BOOLS.__getitem__,
-}
-
-
 def _override(text: str) -> tuple[str, Any]:
     key, _, typed = text.partition("=")
     kind, _, value = typed.partition(":")
@@ -130,9 +125,7 @@ def _override(text: str) -> tuple[str, Any]:
         raise OptionError(f"cannot read --override-kv {text}", hint) from None
 
 
-_CACHE_TYPES = {kind.lower(): number for number, kind in KV_TYPES.items()}
-
-_CACHE = CodedChoice(_CACHE_TYPES)
+_CACHE = CodedChoice({kind.lower(): number for number, kind in KV_TYPES.items()})
 _ON_OFF = {"on": True, "off": False, "auto": "auto", "1": True, "0": False, **_BOOLS}
 
 
@@ -321,11 +314,8 @@ def number_options(kind: type[SamplerNumbers] = SamplerNumbers) -> list[tuple[st
     made = []
     for each in numbers(kind):
         if each.offered:
-            meaning = (
-                f"{_EVERYDAY[each.name]}  [default: {each.default:g}]"
-                if each.name in _EVERYDAY
-                else None
-            )
+            said = _EVERYDAY.get(each.name)
+            meaning = said and f"{said}  [default: {each.default:g}]"
             settings = {"default": None, "type": each.kind, "help": meaning}
             own = option("Sampling", f"--{each.word}", aliases=each.aliases, **settings)
             made.append((each.name, each.kind | None, own))
@@ -366,14 +356,10 @@ class SamplerOptions(_Numbers):  # type: ignore[misc]  # its fields come from th
     def sampling(
         self, seed: int | None = None, suggested: Mapping[str, float] = MappingProxyType({})
     ) -> Sampling:
-        """Return the sampling options. Without --seed, use `seed`, or else a random one. Raises OptionError.
-
-        suggested: the model's own values, for options that are not given.
-        """
+        """Return the sampling options. seed: in place of a random one. suggested: the model's own values. Raises OptionError."""
         own = self.filled(suggested)
         if not 0 <= own["temperature"] < math.inf:
-            hint = "use 0 for greedy, or up to about 2"
-            raise OptionError(f"--temp is {self.temperature}", hint)
+            raise OptionError(f"--temp is {self.temperature}", "use 0 for greedy, or up to about 2")
         chosen = self.seed if self.seed is not None else seed
         own |= {"seed": chance_seed() if chosen is None else chosen, "unseeded": chosen is None}
         breakers = tuple(word for word in self.dry_sequence_breakers if word != "none")

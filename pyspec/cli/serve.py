@@ -36,12 +36,11 @@ from pyspec.hub.sources import load_manifest
 from pyspec.machine.files import read_named
 from pyspec.machine.others import name_of
 from pyspec.sampling.limits import MAX_TOKENS
-from pyspec.screen.progress import store_progress
+from pyspec.screen.display import store_progress
 from pyspec.serve import MAX_BODY, STALL_S, ServerSettings, lines_of, served_name
 
 if TYPE_CHECKING:
-    from pyspec.serve.embedding import Embedder
-
+    from pyspec.serve.fleet import Embedder
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _KEY = "PYSPEC_API_KEY"
@@ -127,16 +126,10 @@ class ServerOptions:
 
     def serving(self, file: str) -> ServerSettings:
         """Return the server's settings. file: the model's name if no --alias is given."""
+        hosts = (*_LOCAL, self.host, *self.allow_host) if self.is_local else None
         return ServerSettings(
-            model=self.alias or file,
-            api_key=self.keys,
-            queue=self.queue,
-            max_body=self.max_body,
-            hosts=(*_LOCAL, self.host, *self.allow_host) if self.is_local else None,
-            origins=self.origin,
-            stall=self.stall,
-            log=self._log,
-        )
+            self.alias or file, self.keys, self.queue, self.max_body, hosts, self.origin, self._log, stall=self.stall,
+        )  # fmt: skip
 
     @property
     def _log(self) -> Callable[[str], object] | None:
@@ -155,15 +148,9 @@ _BACKLOG = 2048  # backlog of connections waiting to be accepted
 EXAMPLES = [
     ("pyspec serve", "The default model on http://127.0.0.1:8080, with a chat page"),
     ("pyspec serve -m llama3.1:8b --draft llama3.2:1b", "Models from ollama"),
-    (
-        "pyspec serve -m qwen3:4b -m llama3.2:3b --models-max 1",
-        "Two models, one in memory at a time",
-    ),
-    (
-        "OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none python app.py",
-        "A program that uses the server",
-    ),
-]
+    ("pyspec serve -m qwen3:4b -m llama3.2:3b --models-max 1", "Two models, one in memory at a time"),
+    ("OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none python app.py", "A program that uses the server"),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -250,26 +237,15 @@ class Loader:
         path, arguments = self._find(name)
         rule, word = self.drafts.rule, self.models.of(name).model
         sampling = self.sampler.sampling(suggested=self.sampler.suggested(path, word or ""))
+        budget = server.reasoning_budget
         settings = Settings(
-            sampling,
-            rule,
-            server.max_tokens,
-            self.system.system,
-            reasoning_budget=server.reasoning_budget,
+            sampling, rule, server.max_tokens, self.system.system, reasoning_budget=budget
         )
         batch = Batch(
-            str(path),
-            length=self.drafts.length,
-            draft_max=self.drafts.draft_max,
-            settings=settings,
-            parallel=server.parallel,
-            interactive=True,
-            token_gap=server.token_gap,
-            cache_ram=self.cache.cache_ram,
-            prompt_cache=self.cache.prompt_cache,
-            memory=self.cache.memory,
-            **{**arguments, **self.engine.arguments},
-        )
+            str(path), length=self.drafts.length, draft_max=self.drafts.draft_max, settings=settings,
+            parallel=server.parallel, interactive=True, token_gap=server.token_gap, cache_ram=self.cache.cache_ram,
+            prompt_cache=self.cache.prompt_cache, memory=self.cache.memory, **{**arguments, **self.engine.arguments},
+        )  # fmt: skip
         try:
             batch.prepare()
             self._allowed(name, batch.nbytes)
@@ -280,7 +256,7 @@ class Loader:
         return batch, server.serving(own if self.several else _called(own, path))
 
     def embedders(self) -> list[Embedder]:
-        from pyspec.serve.embedding import Embedder  # noqa: PLC0415 - takes a moment, and few need it
+        from pyspec.serve.fleet import Embedder  # noqa: PLC0415 - takes a moment, and few need it
 
         models, engine, found = self.models, self.engine, []
         for word in self.server.embed:
@@ -316,8 +292,11 @@ def serve(
     import uvicorn  # noqa: PLC0415 - takes 0.2 s
 
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
-    from pyspec.serve.fleet import OtherModels  # noqa: PLC0415
-    from pyspec.serve.server import DrainingServer, leave_hung  # noqa: PLC0415
+    from pyspec.serve.fleet import (  # noqa: PLC0415
+        DrainingServer,
+        OtherModels,
+        leave_hung,
+    )
 
     hush_llama(engine.verbose)
     listener = _listen(server.host, server.port)
@@ -353,11 +332,8 @@ def serve(
 
 def _announce(server: ServerOptions, model: str, facts: dict[str, Any], port: int) -> None:
     shown = f"[{server.host}]" if ":" in server.host else server.host
-    tell(
-        f"{model} on http://{shown}:{port}: draft {facts['draft']}, "
-        f"up to {facts['parallel']} answers at once; Ctrl-C stops it",
-        err=True,
-    )
+    how = f"draft {facts['draft']}, up to {facts['parallel']} answers at once"
+    tell(f"{model} on http://{shown}:{port}: {how}; Ctrl-C stops it", err=True)
     if server.keys is None and not server.is_local:
         tell("anyone who can reach this machine can use the server; set --api-key", err=True)
 

@@ -21,6 +21,7 @@ from pyspec.errors import InputTooLong, OptionError
 from pyspec.machine.files import open_named, utf8
 
 _NOTICE_S = 2.0  # how long to wait silently for stdin if there is a prompt already
+MAX_BYTES = 16 << 20  # largest file of a grammar, template or schema, bytes
 
 
 def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
@@ -63,9 +64,6 @@ def _say_waiting(stream: Any) -> None:
         timer.cancel()
 
 
-MAX_BYTES = 16 << 20  # largest file of a grammar, template or schema, bytes
-
-
 def file_text(path: Path, limit: int = MAX_BYTES) -> str:
     """Read a regular text file. Raises OptionError if that fails, InputEncoding, or InputTooLong above `limit` bytes."""
     try:
@@ -76,9 +74,9 @@ def file_text(path: Path, limit: int = MAX_BYTES) -> str:
         raise OptionError(f"{path} cannot be read: {reason}", "name a readable text file") from None
 
 
-def _text(stream: BinaryIO, limit: int | None, name: str) -> str:
-    data = stream.read(-1 if limit is None else limit + 1)
-    if limit is not None and len(data) > limit:
+def _text(stream: BinaryIO, limit: int, name: str) -> str:
+    data = stream.read(limit + 1)
+    if len(data) > limit:
         hint = "give less of it, or use `pyspec batch`"
         raise InputTooLong(f"{name} is larger than {limit} bytes", hint)
     return utf8(data, name)
@@ -135,8 +133,7 @@ def exit_code(seen: Sequence[int]) -> int:
     return 130 if set(seen) <= {signal.SIGINT} else 143
 
 
-_IN_C_S, _JUST_S = 1.0, 0.25
-"""How long the main thread may take to handle a second signal, and the tolerance for one it has just handled, seconds."""
+_IN_C_S, _JUST_S = 1.0, 0.25  # time to handle a second signal; tolerance for one just handled
 
 
 def _watch(reader: socket.socket, cancel: Callable[[], None], heard: Sequence[float]) -> None:

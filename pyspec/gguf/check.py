@@ -37,7 +37,6 @@ _NO_ROOM = (
 )  # fmt: skip
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGBUS}
 
-
 _BEYOND = ("head", "type_k", "type_v", "overrides")
 
 
@@ -67,12 +66,12 @@ class Loading:
     @property
     def what(self) -> str:
         """What is done with the model, as far as that selects other code."""
+        own = {name: getattr(self, name) for name in _BEYOND}
         beyond = [
-            f"{n} {getattr(self, n)}" for n in _BEYOND if getattr(self, n) not in (None, False, ())
+            f"{name} {value}" for name, value in own.items() if value not in (None, False, ())
         ]
-        done = (
-            "the vocabulary loads" if self.vocab_only else "embeds" if self.embedding else "loads"
-        )
+        done = "embeds" if self.embedding else "loads"
+        done = "the vocabulary loads" if self.vocab_only else done
         if self.lora is not None:
             beyond.append(f"lora {self.lora[1]} {stamp(Path(self.lora[0]))}")
         return " with ".join([done, *beyond])
@@ -140,10 +139,7 @@ def _fact(extra: bool, of: list[Stamp]) -> str:
 
 
 def extra_buffers(option: str = "auto") -> bool:
-    """Whether the option lets llama.cpp put weights into layouts of its own: AMX tiles, repacked blocks.
-
-    Raises OptionError for any word other than auto, on and off.
-    """
+    """Whether llama.cpp may put weights into its own layouts, as for AMX. Raises OptionError for another word."""
     if option not in EXTRA_BUFFERS:
         raise OptionError(f"extra_buffers is {option!r}", "use auto, on or off")
     return option != "off"

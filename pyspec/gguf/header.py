@@ -43,6 +43,8 @@ MAX_STATE = 1 << 26  # numbers in a layer's recurrent state; the largest models 
 _CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 _POSITIONS = "position_embd.weight"
 _UP = re.compile(r"\.\.[/\\]")
+_SAMPLING = "general.sampling."
+_OWN_KIND = frozenset(["eagle3", "dflash", "gemma4-assistant"])  # each a kind of draft by itself
 
 
 def read_header(path: str | os.PathLike[str], *, weights: bool = True) -> Header:
@@ -187,10 +189,7 @@ def _read_part(header: Header, part: Path) -> Header:
 
 
 def header_of_parts(path: Path) -> Header:
-    """Read a model's header with the tensors of all parts that exist and are sound, before any check.
-
-    Raises ModelNotFound, ModelUnreadable or ModelInvalid for the first part.
-    """
+    """Read a header with the tensors of all parts that exist and are sound, unchecked. Raises as `parse_header` for the first."""
     found = [parse_header(path)]
     for part in parts_of(path)[1:]:
         with suppress(ModelError):
@@ -258,6 +257,8 @@ def facts_of(path: Path) -> Facts | None:
 def _read(header: Header) -> Facts | None:
     if not header.architecture:
         return None
+    layers = header.of_arch("block_count")
+    rows = [t.shape[1] for t in header.tensors if t.name == _POSITIONS and len(t.shape) > 1]
     return Facts(
         architecture=header.architecture,
         type=_type(header),
@@ -265,17 +266,14 @@ def _read(header: Header) -> Facts | None:
         n_vocab=header.vocab_size,
         vocabulary=read_vocabulary(header),
         size=size_of(header.path),
-        positions=_positions(header),
+        positions=rows[0] if rows else 0,
         kind=_kind(header),
         heads=_heads_inside(header),
         causal=header.of_arch("attention.causal") is not False,
-        state=_state_bytes(header),
+        state=4 * _state(header) * layers if _is_recurrent(header) and type(layers) is int else 0,
         sampling=dict(_sampling(header)),
         idle=_idle(header),
     )
-
-
-_SAMPLING = "general.sampling."
 
 
 def _sampling(header: Header) -> Iterator[tuple[str, int | float | str]]:
@@ -288,14 +286,7 @@ def _sampling(header: Header) -> Iterator[tuple[str, int | float | str]]:
 
 _LARGEST = 1e12
 
-
-def _state_bytes(header: Header) -> int:
-    layers = header.of_arch("block_count")
-    return 4 * _state(header) * layers if _is_recurrent(header) and type(layers) is int else 0
-
-
-EXPERTS = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
-"""Matches names of tensors that hold the experts of a layer; llama.cpp's own pattern."""
+EXPERTS = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")  # llama.cpp's own pattern
 
 
 def _idle(header: Header) -> int:
@@ -306,11 +297,6 @@ def _idle(header: Header) -> int:
     return experts - experts * used // held
 
 
-def _positions(header: Header) -> int:
-    rows = [t.shape[1] for t in header.tensors if t.name == _POSITIONS and len(t.shape) > 1]
-    return rows[0] if rows else 0
-
-
 def _type(header: Header) -> str:
     number = header.metadata.get("general.file_type")
     if type(number) is int and number in _FILE_TYPES:
@@ -319,9 +305,6 @@ def _type(header: Header) -> str:
     for tensor in header.tensors:
         sizes[tensor.type] += tensor.nbytes
     return max(sizes, key=lambda kind: sizes[kind], default="")
-
-
-_OWN_KIND = frozenset(["eagle3", "dflash", "gemma4-assistant"])  # each a kind of draft by itself
 
 
 def _kind(header: Header) -> str:
@@ -337,15 +320,11 @@ def _kind(header: Header) -> str:
         return header.architecture
     if not names and len(parts_of(header.path)) == 1:
         return "vocabulary"
-    return (
-        "mtp"
-        if _heads_inside(header) and not any(n.startswith("blk.0.") for n in names)
-        else "model"
-    )
+    alone = not any(name.startswith("blk.0.") for name in names)
+    return "mtp" if alone and _heads_inside(header) else "model"
 
 
-MARKOV = "markov_w1.weight"
-"""A tensor that DSpark drafts have and DFlash drafts lack; llama.cpp distinguishes them in the same way."""
+MARKOV = "markov_w1.weight"  # which DSpark drafts have and DFlash drafts lack, as in llama.cpp
 
 
 def _heads_inside(header: Header) -> int:

@@ -32,7 +32,6 @@ NAMES = {
     DFLASH: "DFlash draft",
     DSPARK: "DSpark draft",
 }
-"""Names in lists."""
 
 STATE_KINDS = frozenset(NAMES)  # kinds of draft files that read the states of one particular target
 
@@ -48,9 +47,7 @@ ONE_HEAD = frozenset(_ONE_HEAD.split())
 """Architectures whose next-token head (MTP) is one trained layer, run again for each token. llama.cpp has a graph for it, and
 asserts that there is only one."""
 
-STREAMS = frozenset(["deepseek4"])
-"""Architectures with a graph for the head, but with states of several streams, which the engine does not read."""
-
+STREAMS = frozenset(["deepseek4"])  # whose states are of several streams, which nothing here reads
 CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])  # may have a head for each drafted token
 
 MAX_HEADS = 8
@@ -322,18 +319,14 @@ def _check_ids(header: Header, n_vocab: int) -> None:
 # -- kinds that do not answer by themselves ----------------------------------------------------------------------------
 
 
-_EMBEDDER = "turns texts into embeddings"
-_DIFFUSION = "generates text by diffusion"
-_ENCODER_DECODER = "has an encoder and a decoder"
-
 _EMBEDDERS = (
     "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert gemma-embedding "
     "llama-embed t5encoder"
 )
 _PURPOSE = {
-    **dict.fromkeys(_EMBEDDERS.split(), _EMBEDDER),
-    **dict.fromkeys(["dream", "llada", "llada-moe", "rnd1"], _DIFFUSION),
-    "t5": _ENCODER_DECODER,
+    **dict.fromkeys(_EMBEDDERS.split(), "turns texts into embeddings"),
+    **dict.fromkeys(["dream", "llada", "llada-moe", "rnd1"], "generates text by diffusion"),
+    "t5": "has an encoder and a decoder",
     "wavtokenizer-dec": "turns codes into sound",
 }
 """Purpose of models that do not generate token by token: llama.cpp ends the process for some and returns noise for others."""
@@ -372,7 +365,8 @@ def refuse_other_kinds(
     if facts is None:
         return
     if facts.kind in PURPOSES:
-        raise not_alone(model, facts.kind)
+        what = f"{show(model.name)} is {PURPOSES[facts.kind]}; it cannot answer by itself"
+        raise UnsupportedModel(what, _HINTS[facts.kind])
     purpose = _PURPOSE.get(facts.architecture)
     causal = overrides.get(f"{facts.architecture}.attention.causal", facts.causal)
     if embedding and facts.architecture not in _NO_DECODE:
@@ -381,13 +375,6 @@ def refuse_other_kinds(
         raise no_decoder(model, f"a {facts.architecture} model, which {purpose}")
     if not causal:
         raise no_decoder(model, "a model whose attention is not causal")
-
-
-def not_alone(model: Path, kind: str) -> UnsupportedModel:
-    """Return the error for a file that is not a model by itself."""
-    return UnsupportedModel(
-        f"{show(model.name)} is {PURPOSES[kind]}; it cannot answer by itself", _HINTS[kind]
-    )
 
 
 def no_decoder(

@@ -46,7 +46,6 @@ GGML_TYPES: dict[int, BlockType] = {
     41: BlockType("Q1_0", 128, 18), 42: BlockType("Q2_0", 64, 18),
 }  # fmt: skip
 
-
 MAX_STRING = 1 << 20
 MAX_HEADER = 64 << 20
 RESUME = "fetch it again with `pyspec models pull`, or copy it again"
@@ -123,10 +122,7 @@ class Header:
         return dict(Counter(t.type for t in self.tensors).most_common())
 
     def array(self, key: str) -> Any:
-        """Read an array of the header: a list of bytes for strings, a numpy array otherwise.
-
-        Raises KeyError if `key` is not an array, ModelError if the file has changed.
-        """
+        """Read an array: bytes for strings, else numpy's. Raises KeyError if it is none, ModelError if the file has changed."""
         value = self.metadata[key]
         if not isinstance(value, Array):
             raise KeyError(key)
@@ -178,7 +174,6 @@ class Cursor:
         self.pos = self.file.seek(self.pos + n)
 
     def scalar(self, kind: struct.Struct, what: str) -> Any:
-        """Read a number."""
         return kind.unpack(self.take(kind.size, what))[0]
 
     def string(self, what: str) -> bytes:
@@ -222,10 +217,7 @@ def opened(path: Path) -> Iterator[Cursor]:
 
 
 def parse_header(path: Path) -> Header:
-    """Read counts, metadata and tensors of one file, without the checks for models.
-
-    Raises only ModelNotFound, ModelUnreadable or ModelInvalid.
-    """
+    """Read one file's header, without the checks for models. Raises only ModelNotFound, ModelUnreadable or ModelInvalid."""
     with opened(path) as cursor:
         version, n_tensors, n_kv = _counts(cursor)
         metadata = _metadata(cursor, n_kv)

@@ -114,11 +114,10 @@ def _ends(header: Header, kind: str, size: int) -> tuple[int, int]:
     model, pre = str(_key(header, "model")), str(_key(header, "pre"))
     begins = kind in ("SPM", "WPM") or (kind == "BPE" and pre in _BOS_FIRST)
     bos, eos = _ENDS.get(kind, (None, None)) if model != "gemma4" else (None, None)
-    always = model == "gemma4"  # whatever the file says
-    first = (
-        _named(header, "bos", bos, size) if always else _end(header, "bos", bos, size, added=begins)
-    )
-    return first, _end(header, "eos", eos, size, added=kind == "UGM")
+    last = _end(header, "eos", eos, size, added=kind == "UGM")
+    if model == "gemma4":  # whatever the file says
+        return _named(header, "bos", bos, size), last
+    return _end(header, "bos", bos, size, added=begins), last
 
 
 def _end(header: Header, name: str, default: int | None, size: int, *, added: bool) -> int:

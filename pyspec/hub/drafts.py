@@ -19,7 +19,6 @@ from pyspec.machine.others import LocalModel, is_draft_file, sizes_of
 
 # -- models here -------------------------------------------------------------------------------------------------------
 
-
 LARGEST = 0.35
 """Largest draft to use unasked, as a share of the target: steps of a larger one would cost what they gain.
 
@@ -31,6 +30,8 @@ LARGE = 10**9  # size of a target in bytes from which a draft is worth a hint
 TIMEOUT_S = 0.05  # how long a start may spend on reading new files' headers, seconds
 MAX_TRIED = 4  # most files that a start tries as drafts: each trial loads one in a child
 BESIDE = "beside it"  # origin of a file in the target's folder that is otherwise unknown
+LocalDraft = tuple[LocalModel, Facts]
+_SUGGESTED = "told of a draft to fetch"
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,6 @@ class Candidate:
     path: Path | None = None  # None for one to fetch
     memory: int = 0  # bytes with 4096 tokens of context, 0 if unknown
     licence: str = ""  # of one to fetch
-
-
-LocalDraft = tuple[LocalModel, Facts]
 
 
 def candidates(target: Path) -> list[Candidate]:
@@ -211,14 +209,8 @@ def without_drafts(target: Path) -> str:
     return f"no GGUF draft is known for {families[0].name}{note}; lookup drafts repeated text without one"
 
 
-_SUGGESTED = "told of a draft to fetch"
-
-
 def suggestion(target: Path) -> str:
-    """Return a hint for a large model that has only lookup drafts: unused heads, or the command to fetch a draft.
-
-    Empty if there is no hint, or it was given before.
-    """
+    """Return a hint, once, for a large model with only lookup drafts: unused heads, or the command to fetch a draft."""
     if size_of(target) < LARGE:
         return ""
     sentence = "; ".join(filter(None, (unused_heads(target), _to_fetch(target))))
@@ -263,10 +255,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def known_as(path: Path, manifest: Manifest) -> Entry | None:
-    """Return the manifest entry whose weights the file holds, also if converted, or None.
-
-    Only files with the size of an entry are hashed, so this is quick for large models.
-    """
+    """Return the manifest entry whose weights a file holds, also converted, or None. Only files of an entry's size are hashed."""
     if path.parent == models_dir() and (record := read_provenance(path)) is not None:
         entry = manifest.get(record.source)
         return entry if entry is not None and entry.sha256 == record.source_sha256 else None

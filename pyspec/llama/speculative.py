@@ -189,7 +189,7 @@ class SpeculativeLlama(Mirror):
             calls.refuse_unknown(SpeculativeLlama, kwargs)
         if (foreign := given.pop("draft_model")) is not None and draft == "auto":
             given["draft"] = draft = foreign
-        from pyspec.screen.progress import busy, file_of  # noqa: PLC0415 - it brings the store of models
+        from pyspec.screen.display import busy, file_of  # noqa: PLC0415 - it brings the store of models
 
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
         file = file_of(model_path)

@@ -32,7 +32,6 @@ from typing import IO, Any
 
 # -- the parent's side -------------------------------------------------------------------------------------------------
 
-
 _SCRIPT = Path(__file__)
 
 # The child ends when its stdin closes, even if the parent was killed: a thread watches it, which C code does not block.
@@ -50,6 +49,8 @@ _ENV = {
 _NO_GPU = dict.fromkeys(
     ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"), ""
 )  # for work on the CPU, starting a GPU only costs time
+
+KEPT: list[object] = []  # what llama.cpp may use to the end: callbacks, what parameters point to
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,7 @@ def _left(deadline: float | None) -> float | None:
 def _read_lines(
     pipe: IO[bytes] | None, deadline: float | None, on_line: Callable[[str], None] | None
 ) -> str:
-    """Return the last line, which is not shown to `on_line`. Raises TimeoutError.
-
-    No thread keeps the time: Python waits forever for one that finds no memory to begin.
-    """
+    """Return the last line, which `on_line` does not get. Raises TimeoutError. A thread for it might find no memory to begin."""
     last, rest = "", b""
     while pipe is not None and select.select([pipe], [], [], _left(deadline))[0]:
         if not (part := os.read(pipe.fileno(), 65536)):
@@ -175,9 +173,6 @@ def errors_of(lc: ModuleType, on_line: Callable[[str], None] = lambda _line: Non
     KEPT.append(callback)
     lc.llama_log_set(callback, ctypes.c_void_p(0))
     return errors
-
-
-KEPT: list[object] = []  # what llama.cpp may use to the end: callbacks, what parameters point to
 
 
 def say(line: str) -> None:
@@ -253,14 +248,9 @@ def _keep_tensors(lc: ModuleType, params: Any, patterns: Sequence[str]) -> None:
 def overrides_of(lc: ModuleType, pairs: Sequence[tuple[str, Any]]) -> Any:
     """Return llama.cpp's array of header values that replace the file's. It lives as long as the process."""
     array = (lc.llama_model_kv_override * (len(pairs) + 1))()  # an empty key ends it
-    kinds = {
-        bool: ("BOOL", "val_bool"),
-        int: ("INT", "val_i64"),
-        float: ("FLOAT", "val_f64"),
-        str: ("STR", "val_str"),
-    }
+    kinds = {bool: "BOOL val_bool", int: "INT val_i64", float: "FLOAT val_f64", str: "STR val_str"}
     for entry, (key, value) in zip(array, pairs, strict=False):
-        kind, field = kinds[type(value)]
+        kind, field = kinds[type(value)].split()
         entry.key, entry.tag = key.encode(), getattr(lc, f"LLAMA_KV_OVERRIDE_TYPE_{kind}")
         setattr(entry.value, field, value.encode() if isinstance(value, str) else value)
     KEPT.append(array)
@@ -321,9 +311,8 @@ def tokenize(lc: ModuleType, vocab: Any) -> None:
     if kind == lc.LLAMA_VOCAB_TYPE_NONE:
         return
     texts = [b""]
-    if (
-        kind == lc.LLAMA_VOCAB_TYPE_RWKV
-    ):  # its trie never leaves a byte that begins tokens and is none
+    if kind == lc.LLAMA_VOCAB_TYPE_RWKV:
+        # its trie never leaves a byte that begins tokens and is none
         texts += [bytes([byte]) for byte in range(256)]
     elif kind != lc.LLAMA_VOCAB_TYPE_SPM or has_bytes(lc, vocab):
         texts.append(TEXT)  # `GuardedTokenizer` refuses text that cannot be spelled
@@ -424,7 +413,6 @@ _STEP = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")
 
 
 def quantize(source: str, out: str, ftype: str, threads: str) -> None:
-    """Convert one file and report."""
 
     def on_line(line: str) -> None:
         if step := _STEP.match(line):

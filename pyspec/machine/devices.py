@@ -25,6 +25,7 @@ _SPARE, _SPARE_SHARE = 1 << 30, 0.1
 # bytes to leave free on a device for kernels' own buffers and other programs, at most this share of its memory
 
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
+_WARNED = "a card that this build cannot use"
 
 
 @dataclass(frozen=True)
@@ -115,19 +116,13 @@ def device_array(found: Sequence[Device]) -> Any:
 
 
 def lacking_devices(names: Sequence[str] = ()) -> list[str]:
-    """Return lines that say what to install if no device can take layers; else an empty list.
-
-    Raises OptionError for an unknown name.
-    """
+    """Return lines that say what to install if no device can take layers, else none. Raises OptionError for an unknown name."""
     if layer_devices(names):
         return []
     makers = cards()[:1] or [maker for maker in FLAGS if maker not in ("Apple", "RPC")]
     builds = [f"{reinstall(maker)}  # {maker}" for maker in makers]
     sentence = "-ngl has no effect: this build of llama-cpp-python has no device, so everything runs on the CPU."
     return [f"{sentence} To build for your card:", *builds]
-
-
-_WARNED = "a card that this build cannot use"
 
 
 def missed_card() -> str:
@@ -220,10 +215,7 @@ def reinstall(device: str) -> str:
 
 
 def anew() -> str:
-    """Return the command that reinstalls llama-cpp-python without pip's cache.
-
-    Pip caches built wheels by name and version only, so it would reuse the CPU build.
-    """
+    """Return the command that reinstalls llama-cpp-python. Pip's cache goes by name and version: it would give the CPU build."""
     return f"pip install --force-reinstall --no-cache-dir --no-deps {pinned()}"
 
 
@@ -244,10 +236,7 @@ def advice(maker: str) -> str:
 def cards(
     root: Path = Path("/"), system: str = sys.platform, machine: str = platform.machine()
 ) -> list[str]:
-    """Return the makers of the graphics cards that this machine has drivers for, the likely fastest first.
-
-    root: where /dev and /proc are.
-    """
+    """Return the makers of graphics cards with drivers here, the likely fastest first. root: where /dev and /proc are."""
     if system == "darwin":
         return ["Apple"] if machine == "arm64" else []
     return [maker for maker, signs in _DRIVERS.items() if any((root / s).exists() for s in signs)]

@@ -25,6 +25,8 @@ from pyspec.errors import FetchError, InputEncoding, ModelNotFound, ModelUnreada
 log = logging.getLogger("pyspec")
 
 T = TypeVar("T")
+_A_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
+MAX_PARTS = 1024
 
 
 def utf8(data: bytes, name: str) -> str:
@@ -79,10 +81,6 @@ def read_named(path: Path, most: int) -> bytes:
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes", str(path))
     return data
-
-
-_A_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
-MAX_PARTS = 1024
 
 
 def first_part(path: Path) -> Path:
@@ -322,13 +320,13 @@ class Record(msgspec.Struct):
         return zlib.crc32(f"{tuple(self.stamp)}{self.fact!r}".encode())
 
 
-def written(path: str) -> str:
-    """Return a path as JSON can have it: its bytes need not be UTF-8."""
+def as_text(path: str | os.PathLike[str]) -> str:
+    """Return a path as text; bytes that are not UTF-8 are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _plain(of: Stamp) -> Stamp:
-    return of._replace(realpath=written(of.realpath))
+    return of._replace(realpath=as_text(of.realpath))
 
 
 def _record(kind: str, of: Stamp) -> Path:
@@ -339,10 +337,7 @@ def _record(kind: str, of: Stamp) -> Path:
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """Return the sha256 of a file in hex, from the cache if the file has not changed.
-
-    Raises ModelNotFound or ModelUnreadable.
-    """
+    """Return a file's sha256 in hex, from the cache if it has not changed. Raises ModelNotFound or ModelUnreadable."""
     path = Path(path)
     before = stamp(path)
     known = recall("sha256", before)

@@ -77,7 +77,6 @@ def address_space_left() -> float:
 
 
 def machine_memory() -> int:
-    """Return the bytes of this machine's memory."""
     return int(psutil.virtual_memory().total)
 
 
@@ -98,10 +97,7 @@ def default_threads() -> int:
 
 
 def physical_cores(allowed: int, root: Path) -> int:
-    """Count the physical cores among `allowed` processors; on macOS only performance cores, which psutil does not tell apart.
-
-    root: where /sys is.
-    """
+    """Count the physical cores among `allowed` processors, on macOS only the fast ones. root: where /sys is."""
     smt = root / "sys/devices/system/cpu/smt/active"
     if smt.is_file():  # half even with two kinds of cores: the slow ones have no hyper-threads
         return allowed // 2 if smt.read_text().strip() == "1" else allowed
@@ -116,10 +112,7 @@ def _sysctl(name: str) -> str:
 
 
 def _cpu_share(root: Path) -> float:
-    """Return the CPUs that this process's control groups grant; infinity without a limit.
-
-    root: where /proc and /sys are.
-    """
+    """Return the CPUs that this process's control groups grant, or infinity. root: where /proc and /sys are."""
     shares = [math.inf]
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)

@@ -42,16 +42,13 @@ _MANIFEST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model file: its name in the program that owns it, aliases, and that program (origin).
+    """A model's file."""
 
-    home: the repository or manifest it belongs to; empty if unknown.
-    """
-
-    name: str
+    name: str  # in the program that owns it
     path: Path
-    origin: str
+    origin: str  # that program
     aliases: tuple[str, ...] = ()
-    home: str = ""
+    home: str = ""  # the repository or manifest it belongs to; empty if unknown
 
 
 def found_elsewhere() -> list[LocalModel]:
@@ -184,10 +181,7 @@ def _blob(root: Path, manifest: Path, kind: str) -> Path | None:
 
 
 def ollama_params(path: Path, name: str = "") -> dict[str, Any]:
-    """Return the parameters that ollama keeps for a model's file; of several models with this file, the one of this name counts.
-
-    Unchecked; empty for other files.
-    """
+    """Return the parameters, unchecked, that ollama keeps for a file, or for its model of this name; empty for other files."""
     if not _DIGEST.fullmatch(path.name):
         return {}
     root = path.parent.parent
@@ -288,8 +282,7 @@ def is_model(path: Path) -> bool:
 # -- models that ship with pyspec --------------------------------------------------------------------------------------
 
 
-DRAFTS = "pyspec-llama-drafts"
-"""The distribution of the shipped models, `models/pyproject.toml`; a published wheel of pyspec has none of them."""
+DRAFTS = "pyspec-llama-drafts"  # the distribution of the shipped models, `models/pyproject.toml`
 
 
 def models_folder() -> Path:

@@ -34,6 +34,8 @@ from pyspec.text.parts import Result
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 
 PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
+_OUTPUTS = "structured_outputs"
+_NO_JSON = ("regex", "choice", "grammar")  # vLLM's names for formats other than JSON
 
 
 class Body(UndoneFields, kw_only=True):
@@ -85,7 +87,6 @@ class Body(UndoneFields, kw_only=True):
 
     @property
     def streams(self) -> bool:
-        """Whether the answer is to be streamed."""
         return bool(self.stream)
 
     def records(self, name: str) -> list[Record]:
@@ -175,10 +176,6 @@ class Body(UndoneFields, kw_only=True):
             yield _OUTPUTS, {"type": "json_object"}
 
 
-_OUTPUTS = "structured_outputs"
-_NO_JSON = ("regex", "choice", "grammar")  # vLLM's names for formats other than JSON
-
-
 def _language_of(field: str, form: dict[str, Any] | None) -> Language | None:
     """The language of a `response_format`. field: whose errors name it. Raises InputError."""
     try:
@@ -230,7 +227,6 @@ class ChatBody(Body):
             self.max_tokens = self.max_completion_tokens
 
     def records(self, name: str) -> list[Record]:
-        """The chat as one record. Raises InputError."""
         record = self._record(name, self.messages)
         if not record.goes_on:
             hint = "end with text of the assistant's, and leave formats and forced calls out"
@@ -282,7 +278,6 @@ class CompletionBody(Body, kw_only=True):
         return self.logprobs
 
     def records(self, name: str) -> list[Record]:
-        """A record for each prompt. Raises InputError."""
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InputError("best_of is not supported", "use n")
         prompts: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
@@ -383,7 +378,6 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def choice_of(form: str, index: int, result: Result) -> dict[str, Any]:
-    """An answer as a choice of a response's body."""
     reason = openai_reason(result.finish_reason)
     if form == COMPLETION:
         return {"index": index, "text": result.text, "logprobs": None, "finish_reason": reason}
@@ -400,6 +394,5 @@ def openai_reason(reason: str | None) -> str | None:
 def body_of(
     form: str, name: str, model: str, created: int, choices: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """A response's body around its choices."""
     kind = "chat.completion" if form == CHAT else "text_completion"
     return {"id": name, "object": kind, "created": created, "model": model, "choices": choices}

@@ -83,10 +83,7 @@ def _openai_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class DeltaWriter:
-    """Converts an answer's parts into deltas in OpenAI's format. custom: names of the request's custom tools.
-
-    A call of a custom tool is sent whole, once its arguments are.
-    """
+    """Converts parts into OpenAI's deltas. custom: names of custom tools, whose calls are sent once they are whole."""
 
     def __init__(self, custom: Collection[str]) -> None:
         self._custom = custom

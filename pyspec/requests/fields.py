@@ -15,6 +15,8 @@ import msgspec
 from pyspec.errors import InputError, ThreadUnsupported
 from pyspec.requests.records import RequestFields
 
+Schema = dict[str, Any] | bool
+
 
 @dataclass(frozen=True)
 class Undone:
@@ -143,193 +145,68 @@ def refuse_undone(body: Any) -> None:
             raise undone.kind(f"{name} {undone.why}", undone.hint)
 
 
-Schema = dict[str, Any] | bool
+def _shape(name: str, texts: str = "", **others: str) -> Any:
+    """An object whose members may all be missing. texts: names of those that are texts. others: types of the rest."""
+    kinds = {**dict.fromkeys(texts.split(), "str"), **others}
+    members = [(key, f"{kind} | None", None) for key, kind in kinds.items()]
+    return msgspec.defstruct(name, members, kw_only=True, module=__name__)
 
 
-class _Shape(msgspec.Struct, kw_only=True):
-    """An object whose members may all be missing."""
-
-
-class Part(_Shape):
-    """A part of a content or of an output, or a block of Anthropic's."""
-
-    type: str | None = None
-    text: str | None = None
-    refusal: str | None = None
-    image_url: str | dict[str, Any] | None = None
-    id: str | None = None
-    name: str | None = None
-    thinking: str | None = None
-    tool_use_id: str | None = None
-    tool_name: str | None = None
-    content: str | list[Part] | None = None
-    is_error: bool | None = None
-    source: str | Source | None = None
-    title: str | None = None
-    context: str | None = None
-
-
-class Source(_Shape):
-    """Where a picture's or a document's data are."""
-
-    type: str | None = None
-    data: str | None = None
-    url: str | None = None
-    content: str | list[Part] | None = None
-
-
-class Function(_Shape):
-    """A function or a custom tool that is called."""
-
-    name: str | None = None
-    arguments: str | dict[str, Any] | None = None
-    input: str | None = None
-
-
-class Call(_Shape):
-    """A call in a message of the model's."""
-
-    id: str | None = None
-    type: str | None = None
-    function: Function | None = None
-    custom: Function | None = None
-
-
-class Message(_Shape):
-    """A message of a chat, in any API."""
-
-    role: str | None = None
-    content: str | Part | list[Part] | None = None
-    name: str | None = None
-    tool_name: str | None = None
-    tool_calls: list[Call] | None = None
-    tool_call_id: str | None = None
-    refusal: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    thinking: str | None = None
-    images: list[str] | None = None
-
-
-class Item(_Shape):
-    """An item of Responses."""
-
-    type: str | None = None
-    role: str | None = None
-    content: str | list[Part] | None = None
-    summary: list[Part] | None = None
-    id: str | None = None
-    call_id: str | None = None
-    name: str | None = None
-    namespace: str | None = None
-    arguments: str | dict[str, Any] | None = None
-    input: str | None = None
-    output: str | list[Part] | None = None
-    tools: list[Tool] | None = None
-
-
-class Form(_Shape):
-    """The form of an answer, by any of its names."""
-
-    type: str | None = None
-    schema: Schema | None = None
-    json_schema: Form | None = None
-    name: str | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | dict[str, Any] | None = None
-    definition: str | None = None
-    syntax: str | None = None
-
-
-class Tool(_Shape):
-    """A tool, or its function."""
-
-    type: str | None = None
-    name: str | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    input_schema: dict[str, Any] | None = None
-    function: Tool | None = None
-    custom: Tool | None = None
-    format: Form | None = None
-    tools: list[Tool] | None = None
-    environment: dict[str, Any] | None = None
-    execution: str | None = None
-    defer_loading: bool | None = None
-
-
-class ToolChoice(_Shape):
-    """The tool that has to be called, or those that may be."""
-
-    type: str | None = None
-    name: str | None = None
-    mode: str | None = None
-    function: Function | None = None
-    custom: Function | None = None
-    allowed_tools: ToolChoice | None = None
-    tools: list[ToolChoice] | None = None
-    disable_parallel_tool_use: bool | None = None
-
-
-class Reasoning(_Shape):
-    """How much to reason, by several names."""
-
-    type: str | None = None
-    budget_tokens: int | None = None
-    max_tokens: int | None = None
-    effort: str | None = None
-    enabled: bool | None = None
-
-
-class StreamOptions(_Shape):
-    """What a stream tells beside its text."""
-
-    include_usage: bool | None = None
-
-
-class Outputs(_Shape):
-    """vLLM's structured_outputs."""
-
-    json: Schema | str | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-
-
-class TextConfig(_Shape):
-    """The format of a text, and how hard the model tries."""
-
-    format: Form | None = None
-    effort: str | None = None
-
-
-class Metadata(_Shape):
-    """Facts about a request. user_id: Anthropic's."""
-
-    user_id: str | None = None
-
-
-class Inside(_Shape):
-    """Fields of all kinds of request that are objects or lists."""
-
-    stream_options: StreamOptions | None = None
-    response_format: Form | None = None
-    structured_outputs: Outputs | None = None
-    thinking: Reasoning | None = None
-    reasoning: Reasoning | None = None
-    tools: list[Tool] | None = None
-    tool_choice: str | ToolChoice | None = None
-    messages: list[Message] | None = None
-    system: str | list[Part] | None = None
-    input: str | list[Item | str] | None = None
-    prediction: Message | None = None
-    text: TextConfig | None = None
-    output_config: TextConfig | None = None
-    output_format: Form | None = None
-    metadata: Metadata | None = None
-
+# a part of a content or of an output, or a block of Anthropic's
+Part = _shape(
+    "Part", "type text refusal id name thinking tool_use_id tool_name title context", is_error="bool",
+    image_url="str | dict[str, Any]", content="str | list[Part]", source="str | Source",
+)  # fmt: skip
+# where a picture's or a document's data are
+Source = _shape("Source", "type data url", content="str | list[Part]")
+# a function or a custom tool that is called
+Function = _shape("Function", "name input", arguments="str | dict[str, Any]")
+# a call in a message of the model's
+Call = _shape("Call", "id type", function="Function", custom="Function")
+# a message of a chat, in any API
+Message = _shape(
+    "Message", "role name tool_name tool_call_id refusal reasoning_content reasoning thinking",
+    content="str | Part | list[Part]", tool_calls="list[Call]", images="list[str]",
+)  # fmt: skip
+# an item of Responses
+Item = _shape(
+    "Item", "type role id call_id name namespace input", content="str | list[Part]", summary="list[Part]",
+    arguments="str | dict[str, Any]", output="str | list[Part]", tools="list[Tool]",
+)  # fmt: skip
+# the form of an answer, by any of its names
+Form = _shape(
+    "Form", "type name regex definition syntax", schema="Schema", json_schema="Form", choice="list[str]",
+    grammar="str | dict[str, Any]",
+)  # fmt: skip
+# a tool, or its function
+Tool = _shape(
+    "Tool", "type name description execution", parameters="dict[str, Any]", input_schema="dict[str, Any]", function="Tool",
+    custom="Tool", format="Form", tools="list[Tool]", environment="dict[str, Any]", defer_loading="bool",
+)  # fmt: skip
+# the tool that has to be called, or those that may be
+ToolChoice = _shape(
+    "ToolChoice", "type name mode", function="Function", custom="Function", allowed_tools="ToolChoice",
+    tools="list[ToolChoice]", disable_parallel_tool_use="bool",
+)  # fmt: skip
+# how much to reason, by several names
+Reasoning = _shape(
+    "Reasoning", "type effort", budget_tokens="int", max_tokens="int", enabled="bool"
+)
+StreamOptions = _shape("StreamOptions", include_usage="bool")
+# vLLM's structured_outputs
+Outputs = _shape(
+    "Outputs", "regex grammar", json="Schema | str", choice="list[str]", json_object="bool"
+)
+# the format of a text, and how hard the model tries
+TextConfig = _shape("TextConfig", "effort", format="Form")
+Metadata = _shape("Metadata", "user_id")  # Anthropic's
+# fields of all kinds of request that are objects or lists
+Inside = _shape(
+    "Inside", stream_options="StreamOptions", response_format="Form", structured_outputs="Outputs", thinking="Reasoning",
+    reasoning="Reasoning", tools="list[Tool]", tool_choice="str | ToolChoice", messages="list[Message]",
+    system="str | list[Part]", input="str | list[Item | str]", prediction="Message", text="TextConfig",
+    output_config="TextConfig", output_format="Form", metadata="Metadata",
+)  # fmt: skip
 
 _KINDS = {
     "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list",

@@ -137,9 +137,8 @@ class Record(RequestFields, kw_only=True):
         """Whether the answer continues the last message: one of the model's own, without calls, and there is no grammar."""
         last = self.messages[-1] if self.messages else {}
         is_text = last.get("role") == "assistant" and not last.get("tool_calls")
-        return (
-            is_text and self.grammar is None and self.language is None and self.tool_choice is None
-        )
+        free = self.grammar is None and self.language is None and self.tool_choice is None
+        return is_text and free
 
     @property
     def sha256(self) -> str:
@@ -184,7 +183,6 @@ this order."""
 
 
 def failed(index: int, record: Record, error: BaseException | Failure) -> RecordResult:
-    """The result of a record that failed."""
     failure = error if isinstance(error, Failure) else Failure.of(error)
     return RecordResult(index=index, id=record.id, prompt_sha256=record.sha256, error=failure)
 
@@ -203,10 +201,8 @@ def unique(records: Iterable[Record]) -> Iterator[Record]:
     seen: set[str] = set()
     for record in records:
         if record.id in seen:
-            error = InputError(
-                f"{record.source}, line {record.line}: id {record.id[:80]!r} is used twice"
-            )
-            record.id, record.error = f"{record.source}:{record.line}", Failure.of(error)
+            what = f"{record.source}, line {record.line}: id {record.id[:80]!r} is used twice"
+            record.id, record.error = f"{record.source}:{record.line}", Failure.of(InputError(what))
             while record.id in seen:
                 record.id += "'"
         seen.add(record.id)

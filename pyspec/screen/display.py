@@ -1,24 +1,147 @@
-"""How text appears on a terminal: wrapped, in tables, and painted by the source of its tokens."""
+"""What a terminal shows: answers, wrapped and painted by the source of their tokens, tables, and what takes a while."""
 
 from __future__ import annotations
 
 import codecs
 import logging
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import groupby
+from pathlib import Path
+from time import monotonic
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, JustifyMethod
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from pyspec.screen.progress import PromptStatus
+from pyspec.hub.locate import resolve
 from pyspec.screen.words import counted, safe
 from pyspec.text.parts import Piece, Source, Token
+
+# -- what takes a while: a bar or a moving line on a terminal, elsewhere plain lines or nothing ------------------------
+
+_LONG_PROMPT = 512  # tokens from which progress of reading is worth showing
+LINE_S = 10.0  # seconds between progress lines without a terminal
+_WIDEST = 1000  # width of a pipe: no line is folded, so that scripts can read it
+
+
+class PromptStatus:
+    """Shows how far a long prompt is read, on a terminal only, until `stop`."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Tokens read so far, and the total."""
+        short = total - done < _LONG_PROMPT and self._status is None  # the rest was read before
+        if short or not self._console.is_terminal:
+            return
+        message = f"reading the prompt, {done} of {total} tokens"
+        if self._status is None:
+            self._status = self._console.status(message)
+            self._status.start()
+        self._status.update(message)
+
+    def stop(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Show on a terminal what is being done, while it lasts."""
+    console = Console(stderr=True)
+    # a str would be read as markup, and lose brackets
+    with console.status(Text(safe(what))) if console.is_terminal else nullcontext():
+        yield
+
+
+@contextmanager
+def store_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Yields the callback for `resolve`, `fetch` and `convert`.
+
+    The bar appears with the first call, on a terminal; elsewhere each new activity is one line, so logs show what took the
+    time. Nothing appears if nothing has to be done.
+    """
+    console = Console(stderr=True)
+    said, sizes = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[done]}")
+    columns = said, BarColumn(), sizes, TimeRemainingColumn()
+    bar = Progress(*columns, console=console, transient=True)
+    tasks: dict[str, TaskID] = {}
+
+    def show(what: str, done: int, total: int) -> None:
+        what = safe(what)
+        if what not in tasks:
+            if console.is_terminal:
+                bar.start()
+            else:
+                console.print(f"{what} ...", markup=False, highlight=False)
+            tasks[what] = bar.add_task(what, total=total or None, done="")
+        count = f"{done / 1e6:.0f}/{total / 1e6:.0f} MB" if total >= 1e6 else f"{done}/{total}"
+        bar.update(tasks[what], completed=done, total=total or None, done=count if total else "")
+
+    try:
+        yield show
+    finally:
+        if bar.live.is_started:  # stopping an idle bar prints an empty line
+            bar.stop()
+
+
+def file_of(model: str | os.PathLike[str]) -> str:
+    """The file for a path or a name; raises ModelNotFound if it is neither."""
+    if Path(model).exists():
+        return str(model)
+    with store_progress() as progress:
+        return str(resolve(model, progress))
+
+
+@contextmanager
+def run_progress(console: Console | None = None) -> Iterator[Callable[[int, int, str], None]]:
+    """Yield a function that shows progress, (done, total, what): a bar on a terminal, elsewhere a line now and then.
+
+    The time before the first step, such as for loading models, does not count in the rate.
+    """
+    console = console or Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
+    times = (TimeElapsedColumn(), "passed,", TimeRemainingColumn(compact=True), "left")
+    bar = Progress(*columns, *times, console=console, transient=True, get_time=monotonic,
+                   speed_estimate_period=3600)  # fmt: skip
+    task = bar.add_task("", total=None)
+    last = monotonic()
+
+    def show(done: int, total: int, what: str) -> None:
+        nonlocal last
+        what = safe(what)
+        bar.update(task, completed=done, total=total or None, description=what)
+        if not console.is_terminal and monotonic() - last >= LINE_S:
+            last = monotonic()
+            left = bar.tasks[0].time_remaining
+            more = f", about {left:.0f} s left" if left else ""
+            count = f"{done}/{total} " if total else ""
+            console.print(f"{count}{what}{more}", markup=False, highlight=False)
+
+    with bar if console.is_terminal else nullcontext():
+        yield show
+
+
+# -- answers and tables ------------------------------------------------------------------------------------------------
 
 _WIDE = (
     "\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6"
@@ -100,10 +223,7 @@ class Screen:
     """Where the chat writes: answers and results of commands to `out`, everything else to `err`."""
 
     def __init__(self, out: Console, err: Console) -> None:
-        self.out = out
-        """Where answers go."""
-        self._err = err
-        self.progress = PromptStatus(err)
+        self.out, self._err, self.progress = out, err, PromptStatus(err)
 
     def say(self, text: str) -> None:
         """Print a line that a command was asked to show."""
@@ -212,9 +332,6 @@ def screen_of(color: str) -> Screen:
     return Screen(console(), console(stderr=True))
 
 
-_WIDEST = 1000  # width of a pipe: no line is folded, so that scripts can read it
-
-
 def print_listing(
     head: Sequence[str], rows: Iterable[Sequence[str]], first: Sequence[str], needed: int
 ) -> None:
@@ -227,9 +344,8 @@ def print_listing(
     if not console.is_terminal:
         console.width = _WIDEST
     width = console.width
-    columns = dict(
-        zip(head, zip(head, *([safe(cell) for cell in row] for row in rows)), strict=True)
-    )
+    lines = zip(head, *([safe(cell) for cell in row] for row in rows))
+    columns = dict(zip(head, lines, strict=True))
     sizes = {name: max(map(cell_len, column)) + 2 for name, column in columns.items()}
     kept: list[str] = []
     for name in first:
@@ -241,12 +357,8 @@ def print_listing(
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in filter(kept.__contains__, head):
         foldable = name == _FOLDED or (width < 0 and name == first[0])
-        table.add_column(
-            name,
-            justify="right" if name in _FIGURES else "left",
-            no_wrap=not foldable,
-            overflow="fold",
-        )
+        side: JustifyMethod = "right" if name in _FIGURES else "left"
+        table.add_column(name, justify=side, no_wrap=not foldable, overflow="fold")
     for row in zip(*(columns[name][1:] for name in head if name in kept)):
         table.add_row(*map(Text, row))
     console.print(table)
@@ -255,9 +367,7 @@ def print_listing(
 _FOLDED, _LEAST = "what", 18
 _FIGURES = ("GB", "GB in memory", "share", "downloads")
 
-
 # -- tokens by source ----------------------------------------------------------------------------------------------------
-
 
 Bytes = Callable[[int], bytes]  # returns the bytes of a token
 
@@ -335,7 +445,6 @@ def print_legend(console: Console, tokens: Sequence[Token], piece: Bytes) -> Non
         ids = token.id, token.preferred
         confirmed = f" ({token.confirmed} behind it its own)" if token.confirmed else ""
         emitted, preferred = (safe(piece(i).decode("utf-8", "replace")) for i in ids)
-        lines.append(
-            f"({number}) {emitted!r}, the target preferred {preferred!r} by {token.gap:.3f} nats{confirmed}\n"
-        )
+        gap = f"{token.gap:.3f} nats{confirmed}"
+        lines.append(f"({number}) {emitted!r}, the target preferred {preferred!r} by {gap}\n")
     console.print(lines, soft_wrap=not console.is_terminal, end="")

@@ -8,6 +8,9 @@ from typing import Any
 
 _JOINERS = "\u200c\u200d"  # format characters that Persian and emoji need
 _STEERING = ("Cc", "Cf", "Cs")
+SAME = 0.05  # how far from 1 a factor may be and still count as the same speed
+_RIGHT = 0.75  # share of correct checked tokens above which an undrafted text does not count as hard to predict
+_COUNTS = ("drafted", "verified", "accepted", "relaxed")
 
 
 def safe(text: str) -> str:
@@ -25,14 +28,8 @@ def counted(n: int, thing: str) -> str:
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
-SAME = 0.05  # how far from 1 a factor may be and still count as the same speed
-
-
 def speed_sentence(block: Mapping[str, Any], tokens_per_second: float) -> str:
-    """One sentence: how fast an answer came compared with plain decoding, and why drafts did not help if they did not.
-
-    block: the `speculation` block of a result.
-    """
+    """Say how fast an answer came beside plain decoding, and why drafts did not help. block: a result's `speculation`."""
     if block.get("rounds") == 0:
         return "stopped before the first token"
     rate = f"{tokens_per_second:.{0 if tokens_per_second >= 100 else 1}f} tokens/s"
@@ -45,34 +42,26 @@ def speed_sentence(block: Mapping[str, Any], tokens_per_second: float) -> str:
 
 def _against(block: Mapping[str, Any]) -> str:
     """What drafts did for an answer with checked drafts."""
-    factor = block.get("times_plain")
+    factor, off = block.get("times_plain"), ""
     if factor is None:
         return ""
-    off = f"drafts off: {_refused(block)}" if _mostly_off(block) else ""
+    if _mostly_off(block):
+        hard, cheap = "this text is hard to predict", "checking them hardly pays off here"
+        off = f"drafts off: {cheap if _right(block) else hard}"
     if factor <= 1 - SAME:
-        return (
-            f", slower than plain decoding ({factor:.2f} times; {off or _slowed_by(block, factor)})"
-        )
+        why = off or _slowed_by(block, factor)
+        return f", slower than plain decoding ({factor:.2f} times; {why})"
     if factor < 1 + SAME:
         return f" ({off})" if off else ", as fast as plain decoding"
     return f", {factor:.{0 if factor >= 10 else 1}f} times plain decoding"
-
-
-_RIGHT = 0.75  # share of correct checked tokens above which an undrafted text does not count as hard to predict
 
 
 def _undrafted(block: Mapping[str, Any]) -> str:
     """Why no drafted token of an answer was checked."""
     if block.get("drafted"):
         return "none was likely enough to be right"
-    return (
-        "there was only one token" if block["rounds"] == 1 else "they would not have paid off here"
-    )
-
-
-def _refused(block: Mapping[str, Any]) -> str:
-    """Why drafts were off for most of an answer."""
-    return "checking them hardly pays off here" if _right(block) else "this text is hard to predict"
+    one = block["rounds"] == 1
+    return "there was only one token" if one else "they would not have paid off here"
 
 
 def _right(block: Mapping[str, Any]) -> bool:
@@ -107,9 +96,7 @@ def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
         rate = f"{plain['tokens_per_second']:.1f} tokens/s" if plain else "not known"
         parts.append(f"plain {rate}")
     if block["drafted"]:
-        parts.append(
-            f"{block['drafted']} drafted, {block['verified']} checked, {block['accepted']} accepted"
-        )
+        parts.append("{drafted} drafted, {verified} checked, {accepted} accepted".format(**block))
         parts.append(f"{block['mean_length']:.2f} tokens a round")
     else:
         parts.append("nothing drafted")
@@ -141,19 +128,13 @@ class SpeculationBlock(_PlainDict):
     @property
     def sentence(self) -> str:
         """How fast the answer came, compared with plain decoding."""
-        timings = self.get("timings")
-        return (
-            speed_sentence(self, timings["tokens_per_second"]) if timings else "nothing was decoded"
-        )
+        if not (timings := self.get("timings")):
+            return "nothing was decoded"
+        return speed_sentence(self, timings["tokens_per_second"])
 
     def __repr__(self) -> str:
-        counts = [f"{self[name]} {name}" for name in _COUNTS if name in self]
-        return (
-            f"<speculation: {'; '.join([self.sentence, *([', '.join(counts)] if counts else [])])}>"
-        )
-
-
-_COUNTS = ("drafted", "verified", "accepted", "relaxed")
+        counts = ", ".join(f"{self[name]} {name}" for name in _COUNTS if name in self)
+        return f"<speculation: {'; '.join(filter(None, (self.sentence, counts)))}>"
 
 
 class ResultView(_PlainDict):
@@ -193,7 +174,6 @@ def _plain(value: Any) -> Any:
 
 
 def model_line(model: Any) -> str:
-    """One line about a loaded or closed model."""
     name = type(model).__name__
     if not model.is_open:
         return f"<{name}, closed>"

@@ -20,12 +20,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pyspec.batch.run import Batch
 from pyspec.screen.words import safe
 from pyspec.serve import lines_of
-from pyspec.serve.pending import PendingRequest
+from pyspec.serve.interface import PendingRequest
 from pyspec.text.parts import Result
 
 REQUEST = "pyspec.request"  # key of the `PendingRequest` in a request's scope
 REQUEST_ID = "pyspec.request_id"  # key of its id: the one in the response's headers
 UNRECORDED = ("/health", "/metrics")  # paths that programs poll, and that are not recorded
+_LONGEST_PATH = 60
+_GONE = 499  # status of a request whose client has left
+_BODY_S = 30.0  # time limit for receiving a request's body
 
 
 class LengthCheck:
@@ -35,11 +38,9 @@ class LengthCheck:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it with 400."""
         app: ASGIApp = self._app
-        if {b"content-length", b"transfer-encoding"} <= {
-            key for key, _ in scope.get("headers", ())
-        }:
+        named = {key for key, _ in scope.get("headers", ())}
+        if {b"content-length", b"transfer-encoding"} <= named:
             words = "send Content-Length or Transfer-Encoding, not both"
             app = PlainTextResponse(words, 400, {"connection": "close"})
         await app(scope, receive, send)
@@ -52,7 +53,6 @@ class AccessLog:
         self._app, self._write = app, write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and record it."""
         if scope["type"] != "http" or scope["path"] in UNRECORDED:
             await self._app(scope, receive, send)
             return
@@ -82,9 +82,6 @@ class AccessLog:
             self._write(msgspec.json.encode(line).decode())
 
 
-_LONGEST_PATH = 60
-
-
 def as_text(line: str) -> str:
     """A line of `AccessLog` for people: method, path, model, tokens, time, and whether the answer was cancelled."""
     entry = msgspec.json.decode(line)
@@ -97,9 +94,6 @@ def as_text(line: str) -> str:
     unfinished = len(entry.get("finish_reasons", ())) < entry.get("answers", 0)
     words.append(f"{seconds:.2f} s" + (", cancelled" if cancelled or unfinished else ""))
     return ", ".join(words)
-
-
-_GONE = 499  # status of a request whose client has left
 
 
 def facts(pending: PendingRequest | None) -> dict[str, Any]:
@@ -118,9 +112,8 @@ def facts(pending: PendingRequest | None) -> dict[str, Any]:
         "finish_reasons": [result.finish_reason for result in ended],
     }
     if pending.ended:
-        known["first_token_ms"] = min(
-            times["first_token_ms"] for _, times in pending.ended.values()
-        )
+        firsts = (times["first_token_ms"] for _, times in pending.ended.values())
+        known["first_token_ms"] = min(firsts)
     return known
 
 
@@ -145,9 +138,6 @@ class Keys:
             what = "the API key is missing or wrong: Authorization: Bearer KEY, or x-api-key: KEY"
             raise HTTPException(401, what)
         return hashlib.sha256(found[0]).hexdigest()[:32] if len(self._keys) > 1 else ""
-
-
-_BODY_S = 30.0  # time limit for receiving a request's body
 
 
 async def whole_body(request: Request, most: int) -> bytes:
@@ -201,24 +191,15 @@ class Metrics:
         self._whole = histogram("answer", "Until the last token.")
         now: dict[str, tuple[str, Callable[[], float]]] = {
             "running": ("Answers that run.", lambda: sum(batch.load[0] for batch in batches())),
-            "waiting": (
-                "Answers that wait for a sequence.",
-                lambda: sum(batch.load[1] for batch in batches()),
-            ),
-            "sequences": (
-                "Answers that may run at once.",
-                lambda: sum(batch.parallel for batch in batches()),
-            ),
-            "times_plain": (
-                "Times as fast as without drafts by the measured cost curve; 0 where that is not known.",
-                lambda: max((batch.speed for batch in batches()), default=0.0),
-            ),
-        }
+            "waiting": ("Answers that wait for a sequence.", lambda: sum(batch.load[1] for batch in batches())),
+            "sequences": ("Answers that may run at once.", lambda: sum(batch.parallel for batch in batches())),
+            "times_plain": ("Times as fast as without drafts by the measured cost curve; 0 where that is not known.",
+                            lambda: max((batch.speed for batch in batches()), default=0.0)),
+        }  # fmt: skip
         for name, (text, value) in now.items():
             Gauge(f"pyspec_{name}", text, registry=registry).set_function(value)
 
     def request_received(self, kind: str, prompt_tokens: int) -> None:
-        """Count a request that has begun."""
         self._requests.labels(kind).inc()
         self._prompt.inc(prompt_tokens)
 

@@ -43,23 +43,21 @@ from pyspec.serve.access import (
     Metrics,
     whole_body,
 )
-from pyspec.serve.apis import llama_server, ollama
-from pyspec.serve.apis.completions import CHATS, TEXTS
-from pyspec.serve.apis.interface import (
+from pyspec.serve.apis import ollama
+from pyspec.serve.apis.completions import CHATS, INFILL, TEXTS, WORK
+from pyspec.serve.apis.messages import MESSAGES, CountBody
+from pyspec.serve.apis.ollama import OLLAMA_CHATS, OLLAMA_TEXTS
+from pyspec.serve.apis.responses import RESPONSES
+from pyspec.serve.fleet import Embedder, EmbeddingBody, Fleet, OtherModels
+from pyspec.serve.interface import (
     Admission,
     EventStream,
     Interface,
+    PendingRequest,
     error_fields,
     json_response,
     openai_refusal,
 )
-from pyspec.serve.apis.llama_server import INFILL
-from pyspec.serve.apis.messages import MESSAGES, CountBody
-from pyspec.serve.apis.ollama import OLLAMA_CHATS, OLLAMA_TEXTS
-from pyspec.serve.apis.responses import RESPONSES
-from pyspec.serve.embedding import Embedder, EmbeddingBody
-from pyspec.serve.fleet import Fleet, OtherModels
-from pyspec.serve.pending import PendingRequest
 from pyspec.serve.service import Service
 
 log = logging.getLogger("pyspec")
@@ -77,6 +75,8 @@ _TYPES = ("application/json", "application/octet-stream")
 
 _BY_PAGES = {"origin", "referer", "sec-fetch-site", "sec-fetch-mode"}
 """Headers that tell a page's request without a type from a program's."""
+
+_UNNAMED = ("Not Found", "Method Not Allowed")  # Starlette's, which name no path or method
 
 
 def make_app(
@@ -137,7 +137,7 @@ class Handlers:
     def routes(self) -> list[Route]:
         posted = dict.fromkeys(INTERFACES, self.complete)
         posted |= {COUNT: self.count_tokens}
-        posted |= dict.fromkeys(llama_server.WORK, self.tokenize)
+        posted |= dict.fromkeys(WORK, self.tokenize)
         posted |= dict.fromkeys(("/v1/embeddings", "/api/embed"), self.embed)
         posted["/api/show"] = self.show
         short = (path.removeprefix("/v1") for path in (*INTERFACES, COUNT))
@@ -193,16 +193,14 @@ class Handlers:
         self._fleet.release(service)
 
     async def count_tokens(self, request: Request) -> Response:
-        """Count the tokens of a request for a message."""
         data, _ = await self._data(request)
         body = decoded(CountBody, data)
         async with self._fleet.using(body.model) as service:
             return json_response({"input_tokens": await service.count(body, len(data))})
 
     async def tokenize(self, request: Request) -> Response:
-        """Tokenize or detokenize a text."""
         data, _ = await self._data(request)
-        kind, work = llama_server.WORK[request.url.path]
+        kind, work = WORK[request.url.path]
         body = decoded(kind, data)
         # one at a time: the processor belongs to the answers
         async with self._fleet.using(body.model) as service, self._tokenizing:
@@ -264,7 +262,6 @@ class Handlers:
         return json_response(ollama.models((name, loaded.get(name)) for name in names))
 
     async def show(self, request: Request) -> Response:
-        """A model's description, for ollama's clients."""
         data, _ = await self._data(request)
         async with self._fleet.using(decoded(ollama.ShowBody, data).model) as service:
             return json_response(ollama.describe_model(service.batch))
@@ -303,9 +300,8 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
         stack.append(Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False))
     if serving.origins:
         allowed = {"allow_methods": ["*"], "allow_headers": ["*"]}
-        stack.append(
-            Middleware(CORSMiddleware, allow_origins=list(serving.origins), **allowed)  # type: ignore[arg-type]
-        )
+        origins = list(serving.origins)
+        stack.append(Middleware(CORSMiddleware, allow_origins=origins, **allowed))  # type: ignore[arg-type]
     return stack
 
 
@@ -365,9 +361,6 @@ async def _refuse(request: Request, error: Exception) -> Response:
     return json_response(refusal(status, code, message), status, headers)
 
 
-_UNNAMED = ("Not Found", "Method Not Allowed")  # Starlette's, which name no path or method
-
-
 def _log(request: Request, error: BaseException, status: int) -> None:
     """Log an error of the server's own. That of an answer has been logged already."""
     if status == 500 and isinstance(error, PyspecError) and not isinstance(error, AnswerFailed):
@@ -386,7 +379,6 @@ def _broken(request: Request, error: BaseException) -> bytes:
 
 _LASTING = (ModelError, DraftMismatch, UnsupportedModel, NoMemory, TemplateError)
 
-
 INTERFACES = {
     "/v1/chat/completions": CHATS,
     "/v1/completions": TEXTS,
@@ -400,10 +392,7 @@ INTERFACES = {
 COUNT = "/v1/messages/count_tokens"
 
 SERVED = (
-    *(
-        f"POST {path}"
-        for path in (*INTERFACES, COUNT, "/tokenize", "/detokenize", "/v1/embeddings")
-    ),
+    *(f"POST {path}" for path in (*INTERFACES, COUNT, *WORK, "/v1/embeddings")),
     *(f"GET {path}" for path in ("/v1/models", "/health", "/metrics", "/api/tags")),
 )
 """Paths that a 404 lists."""

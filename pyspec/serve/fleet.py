@@ -1,36 +1,56 @@
-"""Several models behind one server. A model is loaded at its first request; the least recently used one is unloaded for it."""
+"""The models behind one server: those that answer, loaded as requests name them, those that embed, and the server's end."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import logging
 import math
+import os
+import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import llama_cpp
+import msgspec
+import numpy as np
+import uvicorn
 
 from pyspec.batch.run import Batch
-from pyspec.errors import EngineError, ModelNotFound, ShuttingDown, TooManyRequests
+from pyspec.errors import (
+    EngineError,
+    InputError,
+    ModelNotFound,
+    OptionError,
+    ShuttingDown,
+    TooManyRequests,
+)
+from pyspec.gguf.header import read_header
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.serve import ServerSettings
-from pyspec.serve.pending import AnswerListener
+from pyspec.serve.interface import AnswerListener
 from pyspec.serve.service import Service
 
 _WAIT_S = 30.0  # time for a model's answers to end before it is unloaded
+MAX_INPUTS = 2048  # largest number of texts per request, as OpenAI has it
+MAX_ROWS = 2048  # default for the longest text: attention takes memory by its square
 
 
 @dataclass(frozen=True)
 class OtherModels:
-    """Models that requests may name beside the first.
+    """Models that requests may name beside the first."""
 
-    names: their present names. load: loads one, which takes long. most: how many may be loaded at once, the first included.
-    needs: estimates a model's bytes; raises NoMemory for one that cannot be loaded. memory: bytes for all models together; a
-    model that needs more is loaded alone.
-    """
-
-    names: Callable[[], Sequence[str]]
-    load: Callable[[str], tuple[Batch, ServerSettings]]
-    most: int
-    needs: Callable[[str], int] = lambda _name: 0
-    memory: float = math.inf
+    names: Callable[[], Sequence[str]]  # returns their present names
+    load: Callable[[str], tuple[Batch, ServerSettings]]  # takes long
+    most: int  # that may be loaded at once, the first included
+    needs: Callable[[str], int] = lambda _name: 0  # estimates bytes; raises NoMemory for too many
+    memory: float = math.inf  # bytes for all together; a model that needs more is loaded alone
 
 
 class Fleet:
@@ -179,3 +199,119 @@ class Fleet:
         if free and ended:
             await asyncio.to_thread(service.batch.close)
         return ended
+
+
+class EmbeddingBody(msgspec.Struct):
+    """A request's body in OpenAI's or ollama's format."""
+
+    input: str | list[str]
+    model: str | None = None
+    encoding_format: str | None = None
+    dimensions: int | None = None
+    truncate: bool | None = None
+
+
+class Embedder:
+    """A model that embeds texts, in a thread of its own.
+
+    name: for clients. queue: requests that may wait. how: options of `SpeculativeLlama`. A model without its own pooling, such as
+    a chat model, gives the mean of its last hidden states. Raises OptionError for a model that ranks texts.
+    """
+
+    def __init__(self, name: str, path: Path, queue: int = 256, **how: Any) -> None:
+        self.name, self._queue, self._waiting = name, queue, 0
+        rows = how.pop("n_batch", None) or MAX_ROWS
+        header = read_header(path)
+        trained, pooling = header.of_arch("context_length"), header.of_arch("pooling_type")
+        if pooling == llama_cpp.LLAMA_POOLING_TYPE_RANK:
+            raise OptionError(f"{name} ranks texts", "give --embed a model that makes embeddings")
+        if pooling in (None, llama_cpp.LLAMA_POOLING_TYPE_NONE):
+            how["pooling_type"] = llama_cpp.LLAMA_POOLING_TYPE_MEAN
+        most = trained if type(trained) is int and trained > 0 else rows + 1
+        self._longer = "shorten it, or raise -b" if rows < most else "shorten it"
+        rows = min(rows, most)
+        how |= {"draft": "none", "embedding": True, "n_ctx": rows, "n_batch": rows}
+        self._llm = SpeculativeLlama(path, **how)
+        self._thread = ThreadPoolExecutor(1, "pyspec-embedder")
+
+    def close(self) -> None:
+        """Free the model after the texts that it reads now."""
+        self._thread.shutdown(cancel_futures=True)
+        self._llm.close()
+
+    async def answer(self, body: EmbeddingBody) -> dict[str, Any]:
+        """OpenAI's response, its vectors of length 1. Raises InputError or TooManyRequests."""
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        if not 0 < len(texts) <= MAX_INPUTS:
+            raise InputError(f"input has {len(texts)} texts", f"send 1 to {MAX_INPUTS}")
+        if body.encoding_format not in (None, "float", "base64"):
+            hint = "use float or base64"
+            raise InputError(f"encoding_format is {body.encoding_format[:40]!r}", hint)
+        if body.dimensions is not None and not 1 <= body.dimensions <= self._llm.n_embd():
+            raise InputError(f"dimensions is {body.dimensions}", f"use 1 to {self._llm.n_embd()}")
+        if self._waiting >= self._queue:
+            raise TooManyRequests("too many requests are waiting", "try again in a moment")
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._made, body, texts)
+        finally:
+            self._waiting -= 1
+
+    def _made(self, body: EmbeddingBody, texts: Sequence[str]) -> dict[str, Any]:
+        texts = [text.encode("utf-8", "replace").decode() for text in texts]
+        most = self._llm.n_batch
+        longest = max(len(self._llm.tokenize(text.encode())) for text in texts)
+        if longest > most and not body.truncate:
+            what = f"a text of input has {longest} tokens, and {self.name} takes {most}"
+            raise InputError(what, self._longer)
+        made: Any = self._llm.create_embedding(texts, model=self.name)
+        for each in made["data"]:
+            vector = np.array(each["embedding"][: body.dimensions], np.float32)
+            vector /= max(float(np.linalg.norm(vector)), 1e-12)
+            each["embedding"] = vector.tolist()
+            if body.encoding_format == "base64":
+                each["embedding"] = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+        return dict(made)
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server. SIGTERM gives running answers `seconds` to end; a second one, or SIGINT, cancels them.
+
+    uvicorn raises the signals again as soon as it has ended; here `repeat_signal` does so once everything is written.
+    """
+
+    def __init__(self, config: uvicorn.Config, fleet: Fleet, seconds: float) -> None:
+        super().__init__(config)
+        self._fleet, self._seconds = fleet, seconds
+        self._cuts = False
+        self._last: int | None = None
+
+    async def main_loop(self) -> None:
+        """Serve until a signal comes; then refuse requests, and look for another signal, until those that run have ended."""
+        await super().main_loop()
+        drain = asyncio.ensure_future(self._fleet.drain(0.0 if self._cuts else self._seconds))
+        while not drain.done() and not self._cuts:
+            await asyncio.wait({drain}, timeout=0.05)
+        await asyncio.gather(drain, self._fleet.drain(0.0))
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._cuts = sig != signal.SIGTERM or self.should_exit
+        self._last, self.should_exit = sig, True
+
+    def repeat_signal(self) -> None:
+        """End the process by the last signal received, if any."""
+        if self._last is not None:
+            signal.raise_signal(self._last)
+
+
+def leave_hung(fleet: Fleet) -> None:
+    """End the process with status 1 if an engine hangs: freeing its model would crash. The default model is freed if possible."""
+    hung = fleet.hung
+    if not hung:
+        return
+    if fleet.default not in hung:
+        fleet.default.batch.close()
+    sys.stdout.flush()
+    logging.shutdown()
+    os._exit(1)

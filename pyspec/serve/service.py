@@ -40,15 +40,14 @@ from pyspec.requests import bodies
 from pyspec.requests.records import Record, failed
 from pyspec.sampling.options import derive_seed
 from pyspec.serve import ServerSettings
-from pyspec.serve.pending import AnswerListener, PendingRequest
+from pyspec.serve.interface import AnswerListener, PendingRequest
 from pyspec.text.parts import Piece, RecordResult
 from pyspec.vocab.tokenizer import piece_reader
 
 log = logging.getLogger("pyspec")
 
 _JOIN_S = 0.2
-_STOP_S = 30.0
-# the thread's time to end after a decode is cancelled: llama.cpp finishes a context that it is making
+_STOP_S = 30.0  # the thread's time to end after `cancel`: llama.cpp finishes a context first
 _CUT_S = 5.0  # the time that cancelled answers have to report their end
 LIGHT = 1 << 15  # bytes of requests that are prepared at once; larger ones have their own queue
 _AT_ONCE = 2  # threads for large requests, which must not delay others
@@ -70,10 +69,8 @@ class Service:
         self._open: dict[int, tuple[Answer, Callable[[Piece | RecordResult], None]]] = {}
         self._brought: deque[tuple[int, Piece | RecordResult]] = deque()
         self._flush_due = False
-        self.draining = False
-        """Whether the server is shutting down, and refuses new requests."""
-        self.beaten = time.monotonic()
-        """When the last round ended, or the first one may have begun."""
+        self.draining = False  # whether the server is shutting down, and refuses new requests
+        self.beaten = time.monotonic()  # when the last round ended, or the first may have begun
         self._idle = asyncio.Event()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -89,18 +86,14 @@ class Service:
     async def ask(
         self, prefix: str, body: bodies.Body, size: int, holder: str = ""
     ) -> PendingRequest:
-        """Read a request and submit its answers. prefix: of the request's id. size: its bytes. holder: the client's key.
-
-        Raises InputError, TooManyRequests and the like.
-        """
+        """Read a request of `size` bytes, and submit its answers. holder: the client's key. Raises InputError and the like."""
         self._still_taking()
         name = uuid.uuid4().hex[:24]
         answers = await self._understood(body, name, size)
         self._still_taking()
         self._room_for(len(answers))
-        pending = PendingRequest(
-            self.serving, self.piece, self.answered, body, answers, f"{prefix}{name}"
-        )
+        full = f"{prefix}{name}"
+        pending = PendingRequest(self.serving, self.piece, self.answered, body, answers, full)
         if not self._open:
             self.beaten = time.monotonic()
         for i, answer in enumerate(answers):
@@ -178,11 +171,7 @@ class Service:
                 await asyncio.wait_for(self._idle.wait(), seconds)
 
     async def stop(self) -> bool:
-        """Cancel all answers and end the thread.
-
-        Returns:
-            Whether the thread ended. A hanging thread still uses the batch, which then must not be closed.
-        """
+        """Cancel all answers and end the thread. False for one that hangs: it uses the batch, which must not be closed."""
         self.draining = True
         self._stopping.set()
         end = time.monotonic() + _STOP_S

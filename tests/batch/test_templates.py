@@ -10,7 +10,7 @@ from pyspec.batch.maker import AnswerMaker
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import ContextOverflow, InputError, TemplateError
 from pyspec.requests.bodies import read_body, records_of
-from pyspec.serve.apis.interface import status_of
+from pyspec.serve.interface import status_of
 from pyspec.vocab.tokenizer import GuardedTokenizer
 
 SHOWN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mood }}"

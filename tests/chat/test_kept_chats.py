@@ -3,7 +3,7 @@
 import pytest
 from helpers.fake_chat import QUIET, FakeModel, session, talk
 
-from pyspec.chat import files
+from pyspec.chat import dialogue
 from pyspec.chat.commands import execute
 from pyspec.chat.settings import FIELDS, USUAL
 from pyspec.errors import InputError
@@ -17,7 +17,7 @@ def folder(tmp_path, monkeypatch):
 
 def keep(question):
     chat, _ = talk(FakeModel(["fine"]), QUIET)
-    chat.log = files.new_path()
+    chat.log = dialogue.new_path()
     chat.send(question)
     assert chat.log is not None
     return chat.log
@@ -38,11 +38,11 @@ def test_chats_are_listed_newest_first_with_their_folder(folder):
 def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder):
     older, _ = keep("first"), keep("second")
     chat, _ = talk(FakeModel(["more"]), QUIET)
-    chat.log = files.new_path()
+    chat.log = dialogue.new_path()
     execute(chat, "/chats 2")
     chat.send("third")
     assert chat.log == older
-    assert [m.content for m in files.load(older).messages] == ["first", "fine", "third", "more"]
+    assert [m.content for m in dialogue.load(older).messages] == ["first", "fine", "third", "more"]
     with pytest.raises(InputError, match="3 is not a number from 1 to 2"):
         execute(chat, "/chats 3")
 
@@ -58,7 +58,7 @@ def test_saving_names_another_file_for_what_it_is(tmp_path):
 def test_a_chat_is_forgotten_and_not_kept_any_more(folder):
     other = keep("other")
     chat, _ = talk(FakeModel(["x"]), QUIET)
-    chat.log = files.new_path()
+    chat.log = dialogue.new_path()
     chat.send("secret")
     execute(chat, "/forget")
     chat.send("more")

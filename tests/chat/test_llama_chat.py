@@ -7,8 +7,8 @@ from helpers import scripted
 from helpers.answers import counters
 from helpers.programs import pulled
 
-from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import Conversation, Exchange, spoken
+from pyspec.chat.talk import LlamaChat
 from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.engine.profiles import PairMemory
 from pyspec.errors import ModelNotFound

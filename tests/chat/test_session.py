@@ -6,7 +6,7 @@ from io import BytesIO
 import pytest
 from helpers.fake_chat import QUIET, FakeModel, session, talk
 
-from pyspec.chat import files
+from pyspec.chat import dialogue
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.settings import ChatSettings
 from pyspec.errors import NumericError
@@ -230,9 +230,9 @@ def test_a_chat_is_kept_without_being_asked(tmp_path):
     chat, _ = talk(FakeModel(["one", "two"]), QUIET)
     chat.log = path
     chat.send("hi")
-    assert [m.content for m in files.load(path).messages] == ["hi", "one"]
+    assert [m.content for m in dialogue.load(path).messages] == ["hi", "one"]
     chat.send("and?")
-    assert [m.content for m in files.load(path).messages] == ["hi", "one", "and?", "two"]
+    assert [m.content for m in dialogue.load(path).messages] == ["hi", "one", "and?", "two"]
     assert chat.kept
 
 

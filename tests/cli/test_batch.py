@@ -23,7 +23,7 @@ from pyspec.batch.output import RunProgress
 from pyspec.cli import batch as module
 from pyspec.errors import InputError
 from pyspec.hub.sources import load_manifest
-from pyspec.screen import progress
+from pyspec.screen import display
 from pyspec.text.parts import RecordResult, Usage
 
 PLAIN = ["--draft", "none", "--verify", "strict", "--temp", "0", "--raw", "-t", "1", "-c", "256"]
@@ -275,7 +275,7 @@ def test_what_lies_where_is_said_once(monkeypatch, tiny_target, prompts, tmp_pat
 def said(times, monkeypatch):
     """What is said of ten records of which one ends at each of these seconds."""
     now = [0.0]
-    for each in (module, progress):
+    for each in (module, display):
         monkeypatch.setattr(each, "monotonic", lambda: now[0])
     out = io.StringIO()
     summary = RunProgress(10)

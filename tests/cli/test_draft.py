@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from helpers import running, tiny
 
-from pyspec.cli.draft import draft
+from pyspec.cli.models import draft
 from pyspec.errors import ModelInvalid, UnsupportedModel
 from pyspec.gguf.header import facts_of
 from pyspec.hub.drafts import suggestion

@@ -200,7 +200,7 @@ def test_a_context_that_is_rounded_up_is_said(tiny_ascii, ctx, said):
 def test_an_end_before_the_answer_is_said(tiny_ascii, monkeypatch):
     """As by Ctrl-C while a long prompt is read: nothing else would be printed."""
     ended = iter([Piece((), "cancelled")])
-    monkeypatch.setattr("pyspec.chat.conversation.LlamaChat.answer", lambda *_, **__: ended)
+    monkeypatch.setattr("pyspec.chat.talk.LlamaChat.answer", lambda *_, **__: ended)
     done = run("x", "-m", tiny_ascii, "--trust-model", "-t", "1", "--draft", "none")
     assert done.returncode == 130
     assert done.stderr.splitlines() == ["stopped before the answer began"]

@@ -16,11 +16,10 @@ from click.testing import CliRunner
 from pyspec.cli.batch import batch
 from pyspec.cli.chat import chat
 from pyspec.cli.command import GONE, Option, tell
-from pyspec.cli.draft import draft
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, info, main, sentences
 from pyspec.cli.measure import measure
-from pyspec.cli.models import models
+from pyspec.cli.models import draft, models
 from pyspec.cli.opening import find
 from pyspec.cli.options import EngineOptions, ModelOptions
 from pyspec.cli.serve import serve

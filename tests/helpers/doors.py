@@ -17,8 +17,8 @@ from helpers.fake_chat import talk
 from helpers.running import run
 from helpers.server_here import opening
 from pyspec.batch import Batch, Settings
-from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.settings import ChatSettings
+from pyspec.chat.talk import LlamaChat
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import Record
 from pyspec.sampling.options import Sampling

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from pyspec.chat.files import SavedModel
+from pyspec.chat.dialogue import SavedModel
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import Chat, Guard

@@ -13,7 +13,7 @@ from helpers.make_gguf import U32
 from helpers.server_here import opening
 
 from pyspec.errors import InputError, OptionError, TooManyRequests
-from pyspec.serve.embedding import Embedder, EmbeddingBody
+from pyspec.serve.fleet import Embedder, EmbeddingBody
 
 TEXTS = ["abc", "a", "the cat", "abc"]
 POOLS = {"mean": 1, "cls": 2, "last": 3}

@@ -12,11 +12,11 @@ import pytest
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, CompletionBody, decoded, records_of
 from pyspec.requests.fields import REFUSED, UNDONE
-from pyspec.serve.apis.llama_server import InfillBody
+from pyspec.serve.apis.completions import InfillBody
 from pyspec.serve.apis.messages import CountBody, MessagesBody
 from pyspec.serve.apis.ollama import OllamaChat, OllamaOptions, OllamaText
 from pyspec.serve.apis.responses import ResponsesBody
-from pyspec.serve.embedding import EmbeddingBody
+from pyspec.serve.fleet import EmbeddingBody
 
 pytest.importorskip("openai", reason="the extra [test] is not installed")
 pytest.importorskip("anthropic", reason="the extra [test] is not installed")

@@ -138,7 +138,7 @@ def test_what_an_engine_that_hangs_uses_is_not_freed(monkeypatch):
     """The process ends with a failure; what other models have to write is written first."""
     from types import SimpleNamespace
 
-    from pyspec.serve.server import leave_hung
+    from pyspec.serve.fleet import leave_hung
 
     ends = []
     monkeypatch.setattr("os._exit", ends.append)

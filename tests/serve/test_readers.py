@@ -13,7 +13,7 @@ from helpers.asking import begun, body, first_text, post, raw
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.engine.scheduler import Scheduler
-from pyspec.serve.apis import interface
+from pyspec.serve import interface
 
 
 def rest(stream):

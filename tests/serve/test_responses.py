@@ -7,7 +7,7 @@ import pytest
 from helpers import scripted
 from helpers.asking import post
 
-from pyspec.serve.apis.items import messages_of
+from pyspec.serve.apis.responses import messages_of
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 

@@ -6,8 +6,7 @@ import pytest
 from helpers import scripted
 
 from pyspec.errors import InputError
-from pyspec.serve.apis.items import messages_of
-from pyspec.serve.apis.responses import ResponsesBody
+from pyspec.serve.apis.responses import ResponsesBody, messages_of
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 

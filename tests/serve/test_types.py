@@ -10,11 +10,11 @@ from helpers.asking import begun, post
 from pyspec.errors import ContextOverflow, InputError
 from pyspec.requests.bodies import decoded, records_of
 from pyspec.requests.fields import Message, Tool
-from pyspec.serve.apis import llama_server
+from pyspec.serve.apis import completions
 from pyspec.serve.apis.messages import CountBody
 from pyspec.serve.apis.ollama import OllamaOptions
 from pyspec.serve.app import COUNT, INTERFACES
-from pyspec.serve.embedding import EmbeddingBody
+from pyspec.serve.fleet import EmbeddingBody
 
 VALUES = [None, True, "x", 5, 1.5, [], [5], {}, {"x": 5}]
 SAID = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
@@ -140,8 +140,8 @@ def test_what_is_inside_settings(server, path, field, odd):
 @pytest.mark.parametrize(
     ("kind", "least"),
     [
-        (llama_server.TokenizeBody, {"content": "a"}),
-        (llama_server.DetokenizeBody, {"tokens": [1]}),
+        (completions.TokenizeBody, {"content": "a"}),
+        (completions.DetokenizeBody, {"tokens": [1]}),
         (EmbeddingBody, {"input": "a"}),
     ],
 )

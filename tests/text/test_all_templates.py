@@ -15,8 +15,8 @@ from text.conftest import user
 from pyspec import llm_plugin
 from pyspec.batch import Record, Settings
 from pyspec.batch.maker import AnswerMaker
-from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import Conversation, Exchange
+from pyspec.chat.talk import LlamaChat
 from pyspec.engine.target import TargetLlama
 from pyspec.llama.calls import Method
 from pyspec.requests.bodies import read_body, records_of

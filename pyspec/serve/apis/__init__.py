@@ -1,1 +1,1 @@
-"""The server's APIs, one module each; interface.py defines what an API consists of."""
+"""The server's APIs, one module each; `serve/interface.py` says what an API consists of."""

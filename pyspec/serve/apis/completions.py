@@ -1,4 +1,4 @@
-"""OpenAI's chat and text completions: responses, whole and streamed."""
+"""Completions: OpenAI's of chats and texts, and llama-server's `/infill` of a gap in a text, with its `/tokenize`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Any
 
 import msgspec
 
-from pyspec.requests.bodies import ChatBody, CompletionBody, body_of, choice_of, openai_reason
+from pyspec.batch.run import Batch
+from pyspec.requests.bodies import Body, ChatBody, CompletionBody, body_of, choice_of, openai_reason
 from pyspec.requests.custom import DeltaWriter
-from pyspec.requests.records import CHAT
-from pyspec.serve.apis.interface import (
+from pyspec.requests.fields import REFUSED
+from pyspec.requests.records import CHAT, COMPLETION, Record
+from pyspec.serve.interface import (
     PING,
     PROMPT_TOO_LONG,
+    Choice,
     Interface,
+    PendingRequest,
     data_event,
     openai_refusal,
 )
-from pyspec.serve.pending import Choice, PendingRequest
 from pyspec.text.parts import Likely, TokenLogprobs, chat_logprobs
 
 _TEXT = {"content"}
@@ -26,7 +29,6 @@ _PLACE = "\0text\0"  # stands for the text in a chunk that is encoded once; no n
 
 
 def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
-    """The body of a response that is not streamed."""
     body = _frame(pending, [_whole(choice) for choice in choices])
     blocks = [choice.block for choice in choices]
     block = blocks[0] if len(blocks) == 1 else {"choices": blocks}
@@ -45,10 +47,7 @@ def _whole(choice: Choice) -> dict[str, Any]:
 
 
 async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
-    """The chunks of all choices as they arrive, then `[DONE]`, as server-sent events.
-
-    A choice sends nothing before its first text: until then another replica could still answer.
-    """
+    """The chunks of all choices, then `[DONE]`. None comes before the first text: until then another replica could answer."""
     choices = pending.choices()
     writers = [_ChunkWriter(choice) for choice in choices]
     async for choice in pending.updates(choices):
@@ -148,10 +147,7 @@ def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
 
 
 class LogprobWriter:
-    """Writes the log-probabilities of one answer, all at once or in parts.
-
-    form: of the completion, chat or text. piece: returns a token's bytes.
-    """
+    """Writes the log-probabilities of an answer, at once or in parts. form: chat or text. piece: returns a token's bytes."""
 
     def __init__(self, form: str, piece: Callable[[int], bytes]) -> None:
         self._form, self._piece = form, piece
@@ -193,7 +189,6 @@ class LogprobWriter:
 
 
 def broken(status: int, code: str | None, message: str) -> bytes:
-    """The last event of a stream that fails."""
     return data_event(openai_refusal(status, code, message))
 
 
@@ -202,3 +197,145 @@ TEXTS = Interface(
     "completion", "cmpl-", CompletionBody, whole, events, openai_refusal, broken,
     too_long=PROMPT_TOO_LONG,
 )  # fmt: skip
+
+_STOPS = {"length": "limit", "context": "limit", "cancelled": "none"}
+
+
+# -- llama-server's ----------------------------------------------------------------------------------------------------
+
+
+class OtherFileBody(msgspec.Struct):
+    """Another file that is open in the editor."""
+
+    text: str
+    filename: str | None = None
+
+
+_HINTS = ("n_indent", "response_fields", "t_max_predict_ms")
+# llama.vim sends them by default: how early an answer may end, and what of the reply it reads
+
+
+class InfillBody(Body):
+    """A gap between two texts. prompt: the text in it so far. input_extra: other files, the best last. n_predict: max_tokens."""
+
+    refused = (
+        *(name for name in REFUSED if name not in ("n_predict", *_HINTS)), "n_probs", "return_tokens",
+    )  # fmt: skip
+
+    input_prefix: str | None = None
+    input_suffix: str | None = None
+    input_extra: list[OtherFileBody] | None = None
+    prompt: str | None = None
+    n_predict: int | None = None
+    n_probs: int | None = None
+    return_tokens: bool | None = None
+
+    form = COMPLETION
+    most_answers = 1
+
+    def records(self, name: str) -> list[Record]:
+        if self.n_predict is not None:
+            self.max_tokens = self.n_predict
+        others = [(each.filename or "", each.text) for each in self.input_extra or ()]
+        suffix = self.input_suffix or ""
+        text = (self.input_prefix or "") + (self.prompt or "")
+        return [
+            Record(prompt=text, suffix=suffix, others=others, form=COMPLETION, **self._shared(name))
+        ]
+
+
+def _filled(_pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+    (choice,) = choices
+    return {**_end(choice), "content": choice.result.text}
+
+
+def _end(choice: Choice) -> dict[str, Any]:
+    """The last event of an answer: finish reason, counts and times."""
+    result, pending, times = choice.result, choice.pending, choice.block["timings"]
+    kind = "word" if result.stop_string else _STOPS.get(result.finish_reason, "eos")
+    n, read = result.usage.completion_tokens, result.usage.prompt_tokens
+    rest = times["total_ms"] - times["first_token_ms"]
+    return {
+        "content": "",
+        "stop": True,
+        "model": pending.serving.model,
+        "tokens_predicted": n,
+        "tokens_evaluated": read,
+        "tokens_cached": choice.block.get("prompt_kept", 0),
+        "truncated": result.finish_reason == "context",
+        "stop_type": kind,
+        "stopping_word": result.stop_string or "",
+        "timings": {
+            "prompt_n": read,
+            "prompt_ms": times["first_token_ms"],
+            "predicted_n": n,
+            "predicted_ms": rest,
+            "predicted_per_second": times["tokens_per_second"],
+            "draft_n": choice.block.get("verified", 0),
+            "draft_n_accepted": choice.block.get("accepted", 0),
+        },
+        "speculation": choice.block,
+    }
+
+
+async def _filling(pending: PendingRequest) -> AsyncIterator[bytes]:
+    """The answer as it grows, and its end, as server-sent events."""
+    choices = pending.choices()
+    async for choice in pending.updates(choices):
+        if choice is None:
+            yield PING
+        elif text := "".join(part.text for part in choice.taken()):
+            yield data_event({"content": text, "stop": False})
+    yield data_event(_end(choices[0]))
+
+
+INFILL = Interface(
+    "completion", "infill-", InfillBody, _filled, _filling, openai_refusal, broken,
+    too_long=PROMPT_TOO_LONG,
+)  # fmt: skip
+
+
+class TokenizeBody(msgspec.Struct):
+    """A text whose tokens are asked for."""
+
+    content: str
+    add_special: bool | None = None  # whether to add a beginning-of-text token
+    parse_special: bool | None = None  # whether names of control tokens become those tokens
+    with_pieces: bool | None = None  # whether to return each token's text
+    model: str | None = None
+
+
+class DetokenizeBody(msgspec.Struct):
+    """A request to turn token ids into text."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+def tokenize(batch: Batch, body: TokenizeBody) -> dict[str, Any]:
+    """The tokens of a text. Raises InputError."""
+    tokens = batch.target.tokenizer_.tokenize(
+        body.content.encode("utf-8", "surrogatepass"),
+        add_bos=bool(body.add_special),
+        special=body.parse_special is not False,
+    )
+    if body.with_pieces:
+        return {"tokens": [{"id": token, "piece": _text(batch, [token])} for token in tokens]}
+    return {"tokens": list(tokens)}
+
+
+def detokenize(batch: Batch, body: DetokenizeBody) -> dict[str, str]:
+    """The text of tokens. Raises InputError."""
+    return {"content": _text(batch, body.tokens)}
+
+
+WORK: dict[str, tuple[type[Any], Callable[[Batch, Any], dict[str, Any]]]] = {
+    "/tokenize": (TokenizeBody, tokenize),
+    "/detokenize": (DetokenizeBody, detokenize),
+}
+"""The body and the function of each path."""
+
+
+def _text(batch: Batch, tokens: list[int]) -> str:
+    data: bytes = batch.target.tokenizer_.detokenize(tokens, special=True)
+    return data.decode("utf-8", "replace")

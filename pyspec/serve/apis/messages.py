@@ -11,13 +11,16 @@ from pyspec.errors import InputError
 from pyspec.requests.bodies import Body, check_names
 from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import Record
-from pyspec.serve.apis.interface import (
+from pyspec.serve.interface import (
     NO_THREADS,
     PING,
+    AnswerBlock,
+    AnswerBlocks,
+    Choice,
     Interface,
+    PendingRequest,
     event,
 )
-from pyspec.serve.pending import AnswerBlock, AnswerBlocks, Choice, PendingRequest
 from pyspec.text.messages import content_text, without_pictures
 from pyspec.text.parts import Result, object_of
 
@@ -36,9 +39,14 @@ _ERRORS = {
 }
 
 _SESSION = re.compile(r"_session_[0-9a-fA-F-]{36}\Z")
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+# types of tools that clients run and whose schemas only Anthropic's models know
+_CLIENTS_OWN = re.compile(r"(bash|text_editor|memory|computer|browser)_")
 
 NOTE = "x-anthropic-billing-header:"
 """Prefix of an agent's note to Anthropic. It changes with each request, so that no text after it could be a cached prefix."""
+
+_DOCUMENTS = {"text": "data", "content": "content"}  # sources that are text: type and member
 
 
 class MessagesBody(Body):
@@ -72,7 +80,6 @@ class MessagesBody(Body):
         return _without_session(str(user)) if user else super().owner
 
     def records(self, name: str) -> list[Record]:
-        """The chat as one record. Raises InputError."""
         record = self._record(name)
         if (record.messages or [{}])[-1].get("role") == "assistant" and not record.goes_on:
             what = "the last message is the model's own, and no text that it could go on with"
@@ -189,9 +196,6 @@ def _found(content: Any) -> Iterator[str]:
             yield from _found(block.get("content"))
         elif isinstance(block, dict) and block.get("type") == "tool_reference":
             yield block["tool_name"]
-
-
-_DOCUMENTS = {"text": "data", "content": "content"}  # sources that are text: type and member
 
 
 def _text(block: dict[str, Any]) -> str:
@@ -341,22 +345,10 @@ def refusal(status: int, code: str | None, message: str) -> dict[str, Any]:
     return {"type": "error", "error": error}
 
 
-def broken(status: int, code: str | None, message: str) -> bytes:
-    """The last event of a stream that fails."""
-    return event(refusal(status, code, message))
-
-
 MESSAGES = Interface(
-    "message", "msg_", MessagesBody, whole, events, refusal, broken,
+    "message", "msg_", MessagesBody, whole, events, refusal, lambda *error: event(refusal(*error)),
     too_long="prompt is too long: {need} tokens > {have} maximum",
 )  # fmt: skip
-
-
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-
-
-_CLIENTS_OWN = re.compile(r"(bash|text_editor|memory|computer|browser)_")
-# types of tools that clients run and whose schemas only Anthropic's models know
 
 
 def is_function(tool: Mapping[str, Any]) -> bool:

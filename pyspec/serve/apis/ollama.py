@@ -23,14 +23,15 @@ from pyspec.machine.files import known_sha256
 from pyspec.requests.bodies import Body
 from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import COMPLETION, Record, RequestFields
-from pyspec.serve.apis.interface import PROMPT_TOO_LONG, Interface
-from pyspec.serve.pending import Choice, PendingRequest
+from pyspec.serve.interface import PROMPT_TOO_LONG, Choice, Interface, PendingRequest
 from pyspec.text.answer import Speech
 from pyspec.text.messages import picture_refused
 from pyspec.text.parts import object_of
 from pyspec.text.template import ChatTemplate
 
 LINES = "application/x-ndjson"
+_EFFORTS = ("low", "medium", "high")
+_AS_MUCH_AS_FITS = -2
 
 
 class OllamaOptions(RequestFields, kw_only=True):
@@ -40,10 +41,6 @@ class OllamaOptions(RequestFields, kw_only=True):
     num_predict: int | None = None
     mirostat: Any = None
     repeat_last_n: Any = None
-
-
-_EFFORTS = ("low", "medium", "high")
-_AS_MUCH_AS_FITS = -2
 
 
 class OllamaBody(Body):
@@ -107,7 +104,6 @@ class OllamaChat(OllamaBody):
     messages: list[dict[str, Any]] | None = None
 
     def records(self, name: str) -> list[Record]:
-        """The chat as one record. Raises InputError."""
         messages = [_turn(message) for message in self.messages or ()]
         return [self._chat(name, messages, tools=self.tools, effort=self._effort)]
 
@@ -127,7 +123,6 @@ class OllamaText(OllamaBody):
     context: list[int] | None = None
 
     def records(self, name: str) -> list[Record]:
-        """The prompt as one record. Raises InputError."""
         text, suffix = self.prompt or "", self.suffix or None
         turns = [{"role": "system", "content": self.system}] if self.system else []
         turns.append(_turn({"role": "user", "content": text, "images": self.images}))
@@ -208,7 +203,6 @@ def _end(choice: Choice) -> dict[str, Any]:
 
 
 def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
-    """The body of a response that is not streamed."""
     (choice,) = choices
     result = choice.result
     said = _said(pending.body, result.text, result.reasoning, result.calls)
@@ -240,12 +234,10 @@ def _line(value: dict[str, Any]) -> bytes:
 
 
 def refusal(_status: int, _code: str | None, message: str) -> dict[str, Any]:
-    """An error in ollama's format."""
     return {"error": message}
 
 
 def broken(status: int, code: str | None, message: str) -> bytes:
-    """The last line of a stream that fails."""
     return _line(refusal(status, code, message))
 
 
@@ -257,7 +249,6 @@ OLLAMA_TEXTS = Interface(
     too_long=PROMPT_TOO_LONG, media_type=LINES, ping=b"",
 )  # fmt: skip
 
-
 # -- models ------------------------------------------------------------------------------------------------------------
 
 OLLAMA_VERSION = "0.12.6"  # the version of ollama whose API is served: clients check it before they use newer features
@@ -266,7 +257,6 @@ _FOREVER = "2318-01-01T00:00:00Z"
 
 
 def version() -> dict[str, Any]:
-    """The version of the API, and of this package."""
     return {"version": OLLAMA_VERSION, "pyspec": __version__}
 
 
@@ -276,14 +266,8 @@ def models(named: Iterable[tuple[str, Batch | None]]) -> dict[str, Any]:
 
 
 def _entry(name: str, batch: Batch | None) -> dict[str, Any]:
-    known: dict[str, Any] = {
-        "name": name,
-        "model": name,
-        "size": 0,
-        "digest": "",
-        "modified_at": _moment(0),
-    }
-    known["details"] = _details(batch)
+    known: dict[str, Any] = {"name": name, "model": name, "size": 0, "digest": ""}
+    known |= {"modified_at": _moment(0), "details": _details(batch)}
     if batch is None:
         return known
     path = Path(batch.target.model_path)
@@ -319,18 +303,13 @@ class ShowBody(msgspec.Struct):
 
 
 def describe_model(batch: Batch) -> dict[str, Any]:
-    """A model's template, sampling, metadata and capabilities."""
     speech, sources = Speech.of(batch.target), ChatTemplate.of(batch.target).sources
     template = sources.get("default") or next(iter(sources.values()), "")
     can = ["completion"]
     can += ["tools"] if "tools" in template else []
     can += ["thinking"] if speech.notation.reasoning or speech.notation.channels else []
-    metadata = batch.target.metadata
-    known = {
-        key: _number(value)
-        for key, value in metadata.items()
-        if not key.startswith("tokenizer.chat")
-    }
+    metadata = batch.target.metadata.items()
+    known = {key: _number(v) for key, v in metadata if not key.startswith("tokenizer.chat")}
     sampling = batch.settings.sampling
     return {
         "modelfile": "",

@@ -1,0 +1,241 @@
+"""The conversation: prompts that fit, what is kept of an answer, and files, of which what others wrote is not believed."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from helpers.fake_chat import END, FakeModel
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.chat import dialogue
+from pyspec.chat.dialogue import Conversation, Exchange, fit, spoken, unended, why_cut
+from pyspec.errors import ContextOverflow, InputEncoding, InputError, InputTooLong
+from pyspec.text.messages import Message
+from pyspec.text.parts import AnswerPart, Piece, Result, Source, Token, result_of
+
+
+def token(char):
+    return Token(ord(char), Source.TARGET, 0.0, ord(char))
+
+
+def conversation(*sizes):
+    """Exchanges whose questions have these many characters, with answers of one; the last open."""
+    made = [Exchange("q" * size, Result(text="a", tokens=(token("a"),))) for size in sizes]
+    made[-1].answer = None
+    return Conversation("s", made)
+
+
+@pytest.mark.parametrize(
+    ("reason", "most", "cut", "says"),
+    [
+        ("stop", 9, False, ""),
+        ("stop", 9, True, "the answer ended inside its reasoning"),
+        ("length", 9, False, "stopped at 9 tokens; longer"),
+        ("length", 1, True, "stopped at 1 token inside its reasoning; longer"),
+        ("length", 0, False, ""),
+        ("context", 9, False, "stopped: the context of 64 tokens is full; wider"),
+        ("context", 9, True, "stopped inside its reasoning: the context of 64 tokens is full; wider"),
+    ],
+)  # fmt: skip
+def test_why_an_answer_was_cut_is_said(reason, most, cut, says):
+    answer = Result(finish_reason=reason, reasoning_cut=cut)
+    assert why_cut(answer, most, 64, "longer", "wider") == says
+
+
+def test_messages_carry_the_generated_tokens():
+    said = Conversation(None, [Exchange("hi", Result(text="ab", tokens=(token("a"), token("b"))))])
+    assert said.messages() == [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "ab", "tokens": [97, 98]},
+    ]
+
+
+def test_an_empty_system_text_is_a_system_turn():
+    assert Conversation("").messages() == [{"role": "system", "content": ""}]
+
+
+def test_nothing_is_dropped_while_there_is_room():
+    talk = conversation(5, 5)
+    prompt, dropped = fit(talk, FakeModel([]).prompt, 1000, trim=True)
+    assert dropped == 0
+    assert prompt == FakeModel([]).prompt(talk.messages())
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(40, 300))
+def test_trimming_keeps_system_and_question(sizes, n_ctx):
+    talk = conversation(*sizes)
+    whole, encode = list(talk.exchanges), FakeModel([]).prompt
+    try:
+        prompt, dropped = fit(talk, encode, n_ctx, trim=True)
+    except ContextOverflow:
+        least = encode([*talk.messages()[:1], Message(role="user", content="q" * sizes[-1])])
+        assert len(least) >= n_ctx
+        assert talk.exchanges == whole
+        return
+    assert prompt == encode(talk.messages())
+    assert talk.exchanges == whole[dropped:]
+    assert talk.exchanges[-1] is whole[-1]
+    assert talk.messages()[0]["role"] == "system"
+    assert len(prompt) < n_ctx
+
+
+def test_without_trimming_the_overflow_is_raised():
+    talk = conversation(50, 50)
+    with pytest.raises(ContextOverflow) as caught:
+        fit(talk, FakeModel([]).prompt, 60, trim=False)
+    assert (caught.value.have, caught.value.need) == (60, 116)
+    assert len(talk.exchanges) == 2
+
+
+def test_spoken_leaves_the_end_out():
+    said = (token("a"), token("b"))
+    assert spoken([*said, Token(END, Source.TARGET, 0.0, END)], "ab", FakeModel([]).piece) == said
+
+
+def test_spoken_leaves_a_stop_string_out():
+    """Tokens behind the shown text do not come back in the next prompt."""
+    tokens = [token(char) for char in "hi\nUser:"]
+    assert spoken(tokens, "hi", FakeModel([]).piece) == (token("h"), token("i"))
+
+
+def test_reasoning_goes_into_the_next_prompt_as_the_template_has_it():
+    tokens = [Token(ord(c), Source.TARGET, 0.0, ord(c)) for c in "<t>Yes"]
+    pieces = [
+        Piece(tuple(tokens[:3]), parts=[AnswerPart("reasoning", "Hm")]),
+        Piece(tuple(tokens[3:]), "stop", parts=[AnswerPart("content", "Yes")]),
+    ]
+    answer = unended(result_of(pieces, None), lambda token: chr(token).encode())
+    assert (answer.text, answer.reasoning) == ("Yes", "Hm")
+    assert Conversation(None, [Exchange("hi", answer)]).messages()[-1] == {
+        "role": "assistant", "content": "Yes", "reasoning_content": "Hm", "tokens": [t.id for t in tokens],
+    }  # fmt: skip
+
+
+MODEL = FakeModel([])
+
+STRANGE = (
+    b'{"kind":"pyspec-chat","format":1,"pyspec":"0","model":{"name":""},'
+    b'"settings":{},"messages":[{"role":"tool","content":""}]}'
+)
+ANSWERED = Exchange("hi", Result(text="~", reasoning="Hm.", finish_reason="stop"), seed=7)
+TALK = Conversation("be kind", [ANSWERED])
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "talk.json"
+    dialogue.save(path, TALK, {"top_k": "7"}, MODEL.target())
+    return path
+
+
+def edited(path, change):
+    content = json.loads(path.read_text())
+    content["messages"][-1].update(change)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_round_trip(saved):
+    """Messages, seed and settings come back; tokens, which earlier versions wrote too, stay out of prompts."""
+    read = dialogue.load(edited(saved, {"tokens": [[2, 0, 0.0, 2]]}))
+    assert dialogue.restore(read) == TALK
+    assert (read.settings, read.model.name) == ({"top_k": "7"}, "fake")
+
+
+def test_only_the_owner_reads_it(saved):
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+
+
+def test_a_failed_write_leaves_the_old_file(saved, monkeypatch):
+
+    def refuse(*_paths):
+        raise OSError(28, "No space left on device")
+
+    before = saved.read_bytes()
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(InputError, match="No space left"):
+        dialogue.save(saved, Conversation(), {}, MODEL.target())
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_other_files_are_not_replaced(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("dear diary")
+    with pytest.raises(InputError, match="is not a saved chat"):
+        dialogue.save(path, TALK, {}, MODEL.target())
+    assert path.read_text() == "dear diary"
+
+
+def test_saved_chats_are_replaced(saved):
+    dialogue.save(saved, Conversation(), {}, MODEL.target())
+    assert dialogue.load(saved).messages == []
+
+
+def test_turns_alternate(saved):
+    with pytest.raises(InputError, match="message 3 is a system turn"):
+        dialogue.restore(dialogue.load(edited(saved, {"role": "system"})))
+
+
+def test_an_open_question_is_left_out(saved):
+    content = json.loads(saved.read_text())
+    del content["messages"][-1]
+    saved.write_text(json.dumps(content))
+    assert dialogue.restore(dialogue.load(saved)) == Conversation("be kind")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"kind":"pyspec-chat","format":2}',
+        STRANGE,
+    ],
+)
+def test_what_is_no_saved_chat_is_refused(tmp_path, data):
+    path = tmp_path / "talk.json"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="is not a saved chat"):
+        dialogue.load(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (Path.mkdir, InputError, "not a regular file"),
+        (os.mkfifo, InputError, "not a regular file"),
+        (lambda _: Path("/dev/zero"), InputError, "not a regular file"),
+        (lambda _: None, InputError, r"text.*No such file"),
+        (lambda path: path.write_bytes(b"one\ntw\xe9\n") and None, InputEncoding, "at byte 6, line 2"),
+        (lambda path: path.write_bytes(b"x" * (dialogue.MAX_TEXT + 1)) and None, InputTooLong, "larger"),
+    ],
+)  # fmt: skip
+def test_texts_that_cannot_be_read_are_refused(tmp_path, make, error, says):
+    """Nothing hangs on a FIFO or reads a device for ever; the place of the first wrong byte is named."""
+    path = make(tmp_path / "text") or tmp_path / "text"
+    with pytest.raises(error, match=says):
+        dialogue.read_text(path)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "y" * 255, "x/" * 3000])
+def test_names_that_cannot_be_are_one_sentence(name, tmp_path):
+    """They ended the chat; a longest name has room for no temporary name beside it."""
+    path = tmp_path / name
+    for act in (
+        lambda: dialogue.save(path, TALK, {}, MODEL.target()),
+        lambda: dialogue.load(path),
+        lambda: dialogue.read_text(path),
+    ):
+        if len(name) == 255:
+            dialogue.save(path, TALK, {}, MODEL.target())
+            assert dialogue.is_there(path)
+            continue
+        with pytest.raises(InputError):
+            act()
