@@ -98,12 +98,10 @@ class Answer:
 
     @property
     def error(self) -> PyspecError | None:
-        """The error that ended it, if any."""
         return self.run.error and error_behind(self._chain, self.run.error)
 
     @property
     def overdue(self) -> bool:
-        """Whether it has exceeded its timeout."""
         return self.timeout is not None and monotonic() - self.start > self.timeout
 
     @property

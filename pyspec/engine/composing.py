@@ -201,11 +201,8 @@ SCORED_CHUNK = 64
 """Prompt tokens of a chunk: the logits of 64 with a vocabulary of 150,000 take 40 MB."""
 
 
-def score_chunk(engine: Engine, answer: Answer, most: int = SCORED_CHUNK) -> bool:
-    """Score the next chunk of an answer's prompt. Returns whether all but the last token are done. Raises EngineError.
-
-    most: tokens of the chunk.
-    """
+def score_chunk(engine: Engine, answer: Answer, most: int) -> bool:
+    """Score the next `most` tokens of an answer's prompt. Returns whether all but the last token are done. Raises EngineError."""
     scores = answer.scored
     if scores is None:
         return True

@@ -45,10 +45,12 @@ _WORTH = 0.03
 
 
 class Layout(NamedTuple):
-    """KV cells of a context. cells: of all sequences together. each: of one stream, 0 in a pool."""
+    """KV cells of a context."""
 
     cells: int
+    """Of all sequences together."""
     each: int = 0
+    """Of one stream; 0 in a pool."""
 
 
 def lay_out(
@@ -61,11 +63,9 @@ def lay_out(
     """
     pool = padded(max(sum(needs[:n_slots]), n_ctx))
     each = padded(needs[0]) if needs else 0
-    if must_stream:
+    if must_stream or (streams and 0 < n_slots * each <= WASTE * pool):
         return Layout(each * n_slots, each)
-    if not streams or not 0 < n_slots * each <= WASTE * pool:
-        return Layout(pool)
-    return Layout(each * n_slots, each)
+    return Layout(pool)
 
 
 def best_parallel(times: Sequence[float]) -> int:

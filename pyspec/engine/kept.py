@@ -257,9 +257,7 @@ class PromptCache:
 
     def keep(self, tokens: Sequence[int]) -> None:
         """Write the state of a prompt that was just read, if it is longer than what the file had."""
-        if self._file is None:
-            return
-        if len(tokens) > self._restored + 1:
+        if self._file is not None and len(tokens) > self._restored + 1:
             self._file.save(0, self._llm.input_ids[: self._llm.n_tokens].tolist())
 
 

@@ -82,7 +82,6 @@ def overrides_for(n: int) -> Any:
 
 
 def has_experts(header: Header) -> bool:
-    """Whether a file is a mixture of experts."""
     return any(EXPERTS.search(tensor.name) for tensor in header.tensors)
 
 
@@ -164,11 +163,13 @@ def trial_layers(n_layers: int, devices: Sequence[Device]) -> int:
 
 
 class PlacedModel(NamedTuple):
-    """A model's layers. n_gpu_layers: as requested; all if negative or above `most`. most: all layers, the output included."""
+    """A model's layers."""
 
     name: str
     n_gpu_layers: int
+    """As requested; all if negative or above `most`."""
     most: int
+    """All layers, the output included."""
     experts: int = 0
 
     def __str__(self) -> str:
@@ -313,11 +314,11 @@ _COMPUTE = re.compile(r": +(\S+) compute buffer size = +([\d.]+) MiB")
 
 @dataclass
 class _Reading:
-    """What the log says. layers: the device of each, the output's last. cache, compute: device or buffer, and bytes."""
+    """What the log says."""
 
-    layers: dict[int, str] = field(default_factory=dict)
-    cache: list[tuple[str, int]] = field(default_factory=list)
-    compute: list[tuple[str, int]] = field(default_factory=list)
+    layers: dict[int, str] = field(default_factory=dict)  # the device of each, the output's last
+    cache: list[tuple[str, int]] = field(default_factory=list)  # devices, and bytes
+    compute: list[tuple[str, int]] = field(default_factory=list)  # buffers, and bytes
 
     @classmethod
     def of(cls, lines: Sequence[str]) -> _Reading:

@@ -340,11 +340,8 @@ class Loop:
     # -- verify and accept ---------------------------------------------------------------------------------------------
 
     def _accept(self, run: Run, n_verified: int, n_drafted: int) -> tuple[Step, SeqOutcome]:
-        rows = (
-            [self.engine.row(run.seq, i) for i in range(n_verified + 1)]
-            if run.rows is not None
-            else None
-        )
+        n_rows = 0 if run.rows is None else n_verified + 1
+        rows = [self.engine.row(run.seq, i) for i in range(n_rows)]
         try:
             verdict = self.engine.accept(run.seq, run.sampler, run.gate)
         except EngineError as error:
@@ -353,7 +350,7 @@ class Loop:
             run.error, run.finish_reason = error, "failed"
             return Step((), "failed"), SeqOutcome(run.seq, 0, 0)
         tokens = emitted(verdict, confirming=run.gate.gate.confirm > 0)
-        if rows is not None and run.rows is not None:
+        if run.rows is not None:
             run.rows.extend(rows[: len(tokens)])
         ids = [token.id for token in tokens]
         run.extend(ids)

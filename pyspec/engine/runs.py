@@ -79,7 +79,6 @@ class Outage:
         self._left, self._length = 0, 8
 
     def begin(self) -> None:
-        """Note a failure."""
         self._left = self._length
         self._length = min(2 * self._length, 4096)
 
@@ -89,7 +88,6 @@ class Outage:
         return self._left >= 0
 
     def end(self) -> None:
-        """Note a success."""
         self._length = 8
 
 

@@ -46,9 +46,6 @@ class Scheduler:
     their order, and free sequences keep their whole text for later prompts; else the longest is admitted first, and free
     sequences keep only prefixes of waiting prompts. exact: texts do not depend on neighbours. gap: see `Composer`. cache: bytes
     of memory for texts of evicted sequences, if interactive. public: see `PrefixCache`.
-
-    outgrown: none runs, and no waiting one fits a stream. waiting: the queue. active: answers by sequence. prefixes: the
-    prefix cache in free sequences.
     """
 
     def __init__(
@@ -69,6 +66,7 @@ class Scheduler:
         self._engine, self._loop = contexts.engine, contexts.loop
         self.waiting = AnswerQueue(window, contexts.n_slots, in_order=interactive)
         self.active: dict[int, Answer] = {}
+        """Answers that run, by sequence."""
         parks, each = interactive and cache > 0, contexts.layout.each
         parked = ParkedTexts(self._engine, contexts.copied, cache) if parks else None
         self.prefixes = PrefixCache(self._engine, contexts.n_slots, each, public, parked)
@@ -77,6 +75,7 @@ class Scheduler:
         self._layout, self._streams = contexts.layout, each > 0
         self._slots = set(range(contexts.n_slots))
         self.outgrown = False
+        """Whether none runs, and no waiting one fits a stream."""
         self._composer = Composer(
             contexts, self.active, policies.curve, interactive=interactive, exact=exact, gap=gap
         )

@@ -23,14 +23,14 @@ from pyspec.text.parts import Step, Token
 class Session:
     """The text in the single sequence of `assembly`; `close` frees the assembly, too.
 
-    Only one thread at a time may use it, but for `cancel`: see `AnswerLock`. in_flight: the run that is being answered, None
-    between answers.
+    Only one thread at a time may use it, but for `cancel`: see `AnswerLock`.
     """
 
     def __init__(self, assembly: Assembly) -> None:
         self.assembly = assembly
         self.engine, self.loop, self.n_ctx = assembly.engine, assembly.loop, assembly.n_ctx
         self.in_flight: Run | None = None
+        """The run that is being answered, None between answers."""
         self.tokens: list[int] = []
         self.statistics: AnswerStatistics | None = None
 
@@ -122,7 +122,6 @@ class Session:
             self.engine.cancel()
 
     def close(self) -> None:
-        """Free the assembly."""
         self.in_flight = None
         self.assembly.close()
 

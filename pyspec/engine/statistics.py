@@ -42,13 +42,12 @@ class Tally:
         for i in range(accepted):
             taken[i] += 1
 
-    def add_times(self, plain_ms: float, took_ms: float, error: float = 0.0) -> None:
+    def add_times(self, plain_ms: float, took_ms: float, error: float) -> None:
         """Add the time that plain decoding would have taken, and the time that this took. error: of plain_ms, as a share."""
         self.plain_ms += plain_ms
         self.took_ms += took_ms
-        self.plain_error += (
-            error * plain_ms
-        )  # one curve estimates all of them, so errors do not cancel
+        # one curve estimates all of them, so errors do not cancel
+        self.plain_error += error * plain_ms
 
     def join(self, other: Tally) -> None:
         """Add another answer's counts, except those by position."""
@@ -90,12 +89,9 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Where the time of one answer went, in milliseconds.
+    """Where the time of one answer went, in milliseconds."""
 
-    prefill, draft, companion and verify are time inside llama.cpp's decodes; other is the rest of the total, in which away is
-    the time that the reader of the tokens took.
-    """
-
+    # the first four inside llama.cpp's decodes
     prefill_ms: float
     draft_ms: float
     companion_ms: float
@@ -103,11 +99,11 @@ class Timings:
     first_token_ms: float
     total_ms: float
     tokens: int
-    away_ms: float = 0.0
+    away_ms: float = 0.0  # taken by the reader of the tokens; a part of `other_ms`
 
     @property
     def other_ms(self) -> float:
-        """Time of the generation outside llama.cpp's decodes."""
+        """The rest of the total."""
         inside = self.prefill_ms + self.draft_ms + self.companion_ms + self.verify_ms
         return max(0.0, self.total_ms - inside)
 

@@ -145,9 +145,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             renderer.close()  # the exception's traceback keeps it
             raise
         self._stack.callback(renderer.close)
-        if (
-            self.loading.embedding
-        ):  # longer texts are cut; the positions that rounding added are not in the model
+        if self.loading.embedding:
+            # longer texts are cut; the positions that rounding added are not in the model
             self.n_batch = min(kwargs["n_batch"], self.n_ctx())
         return renderer
 
@@ -215,10 +214,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             return {"n_ctx": n_ctx}
         trained = read_header(path).of_arch("context_length")
         n_ctx = n_ctx or (trained if type(trained) is int and trained > 0 else 512)
-        rows, sequences = (
-            min(kwargs.get("n_batch", 512), n_ctx),
-            llama_cpp.llama_max_parallel_sequences(),
-        )
+        rows = min(kwargs.get("n_batch", 512), n_ctx)
+        sequences = llama_cpp.llama_max_parallel_sequences()
         if rows > sequences:
             rows += -rows % sequences
         return {"n_ctx": max(n_ctx, rows), "n_batch": rows, "n_ubatch": rows}

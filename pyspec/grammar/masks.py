@@ -232,9 +232,8 @@ def _allowed(vocabulary: ByteVocabulary, matcher: LLMatcher) -> npt.NDArray[np.b
     allowed = vocabulary.allowed(matcher.compute_bitmask())
     if matcher.is_error():
         allowed[:] = False
-    elif (
-        not matcher.is_accepting()
-    ):  # any-token expressions of llguidance hold ends, which it then refuses
+    elif not matcher.is_accepting():
+        # any-token expressions of llguidance hold ends, which it then refuses
         allowed[vocabulary.ends] = False
     return allowed
 

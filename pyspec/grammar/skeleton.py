@@ -142,11 +142,9 @@ class Skeleton:
         text, mark, digit = self._foretold(matcher, spaces=spaces and regular)
         found = self._as_tokens(text + digit)
         if digit:  # a space that is a token of its own before digits
-            found = (
-                found[:-1]
-                if self._as_tokens(text) == found[:-1]
-                else self._as_tokens(text.rstrip(SPACES))
-            )
+            before = found[:-1]
+            same = self._as_tokens(text) == before
+            found = before if same else self._as_tokens(text.rstrip(SPACES))
         self._drafted = found if len(text) > 1 or mark is not None else []
         self._drafted += [] if mark is None else [mark]
         return list(self._drafted)

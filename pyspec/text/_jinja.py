@@ -141,10 +141,9 @@ class Renderings:
             self._templates[name] = self._environment.from_string(request["source"], variables)
             return ""
         self._now = request["now"]
+        # Llama 3.1 and 3.3 have an old date otherwise
         given = {"date_string": self._date("%d %b %Y"), **request["arguments"]}
-        return str(
-            self._templates[name].render(given)
-        )  # Llama 3.1 and 3.3 have an old date otherwise
+        return str(self._templates[name].render(given))
 
 
 def _limit(room: int) -> None:

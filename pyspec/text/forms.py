@@ -156,14 +156,9 @@ def _call_in_words(message: dict[str, Any]) -> dict[str, Any]:
     if not calls:
         return message
     made = {key: value for key, value in message.items() if key != "tool_calls"}
-    functions = [
-        {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
-        for call in calls
-    ]
-    written = [
-        f"<tool_call>\n{json.dumps(each, ensure_ascii=False)}\n</tool_call>" for each in functions
-    ]
-    return {**made, "content": "\n".join(filter(None, [message["content"], *written]))}
+    asked = [{key: call["function"][key] for key in ("name", "arguments")} for call in calls]
+    texts = [f"<tool_call>\n{json.dumps(a, ensure_ascii=False)}\n</tool_call>" for a in asked]
+    return {**made, "content": "\n".join(filter(None, [message["content"], *texts]))}
 
 
 def tools_text(functions: Sequence[Mapping[str, Any]]) -> str:
@@ -323,11 +318,7 @@ def filled(probe: TemplateInput) -> TemplateInput:
             return {key: fill(each) for key, each in part.items()}
         return [fill(each) for each in part] if isinstance(part, list) else part
 
-    return {
-        **probe,
-        "messages": fill(probe["messages"]),
-        "tools": fill(probe["tools"]),
-    }
+    return {**probe, "messages": fill(probe["messages"]), "tools": fill(probe["tools"])}
 
 
 _PLACE = "\0place"

@@ -273,5 +273,4 @@ class Notation:
         return (*(self.reasoning.marks if self.reasoning else ()), *calls)
 
     def start(self, prompt: str) -> Start:
-        """Return where an answer to this prompt begins."""
         return self.reasoning.start(prompt) if self.reasoning is not None else "free"

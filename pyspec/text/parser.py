@@ -38,7 +38,6 @@ class TrimmedText:
             self._space.append("\n\n")
 
     def add(self, text: str) -> None:
-        """Pass on text."""
         if self._dropping:
             text = text.lstrip()
         if not text:

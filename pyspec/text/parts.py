@@ -262,7 +262,6 @@ class Usage(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, prompt: int, answer: int) -> Usage:
-        """Usage from the tokens of prompt and answer."""
         return cls(prompt, answer, prompt + answer)
 
 

@@ -68,7 +68,6 @@ class Words(dict[str, int]):
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """A pattern that matches any of the words."""
         groups: dict[str, list[str]] = {}
         for word in sorted(self, key=len, reverse=True):
             groups.setdefault(word[:2], []).append(word)
@@ -78,11 +77,8 @@ class Words(dict[str, int]):
     @cached_property
     def _ends(self) -> tuple[tuple[list[str], set[str]], tuple[list[str], set[str]]]:
         """The words in order and their first characters; the same of the words read backwards."""
-        backwards = sorted(word[::-1] for word in self)
-        return (sorted(self), {word[0] for word in self}), (
-            backwards,
-            {word[0] for word in backwards},
-        )
+        words, backwards = sorted(self), sorted(word[::-1] for word in self)
+        return (words, {word[0] for word in words}), (backwards, {word[0] for word in backwards})
 
     @cached_property
     def edges(self) -> frozenset[str]:
@@ -325,7 +321,6 @@ class PromptTokenizer:
         return tokens if begun else [self._bos, *tokens]
 
 
-_PROJECT = "project\n"
 _SNIPPET = "\n\n--- snippet ---\n\n"
 """What stands before another file's text where the vocabulary has no token for that, as in llama-server."""
 
@@ -389,7 +384,7 @@ class FillIn:
         if not others:
             return []
         marked = self._project >= 0 and self._file >= 0
-        made = [self._project, *self._text(_PROJECT)] if marked else []
+        made = [self._project, *self._text("project\n")] if marked else []
         for each in others:
             head = [self._file, *self._text(f"{each.name}\n")] if marked else self._text(_SNIPPET)
             made += [*head, *self._text(each.text)]

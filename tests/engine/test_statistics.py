@@ -105,7 +105,7 @@ def test_time_of_the_reader_would_be_plain_decodings_too():
 def test_one_ratio_is_the_factor_of_answers_and_batches():
     one, other = Tally(), Tally()
     assert one.times_plain is None
-    one.add_times(30.0, 10.0)
-    other.add_times(10.0, 10.0)
+    one.add_times(30.0, 10.0, 0.0)
+    other.add_times(10.0, 10.0, 0.0)
     one.join(other)
     assert one.times_plain == 2.0
