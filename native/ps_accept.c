@@ -24,10 +24,7 @@ static bool special(const ps_engine *engine, int32_t token) {
     return ps_api.vocab_is_eog(vocab, token) || ps_api.vocab_is_control(vocab, token);
 }
 
-/*
- * Apply the target's sampler chain to a row, or if there is none its temperature. The chain sees every raw logit, or where it keeps a
- * few of them first, all that may be.
- */
+/* Apply the target's sampler chain to a row. It sees every raw logit, or where it keeps a few of them first, all that may be. */
 static ps_status apply_chain(trial *t, const float *row) {
     ps_engine *const engine = t->engine;
     const int32_t n_vocab = engine->n_vocab, level = ps_simd();
@@ -43,8 +40,7 @@ static ps_status apply_chain(trial *t, const float *row) {
         }
     }
     t->force = (struct llama_token_data_array){engine->candidates, found, -1, false};
-    if (t->sampler) ps_api.sampler_apply(t->sampler, &t->force);
-    else for (size_t k = 0; k < found; k++) engine->candidates[k].logit /= t->seq->coupling.temperature;
+    ps_api.sampler_apply(t->sampler, &t->force);
     return PS_OK;
 }
 
@@ -173,56 +169,6 @@ static ps_status judge(trial *t, int32_t i, bool *on) {
     return PS_OK;
 }
 
-/* What the sampler chain leaves of row i. */
-static ps_status leave(trial *t, int32_t i, ps_candidates *left) {
-    const float *const row = target_row(t, i);
-    PS_FAIL_UNLESS(row, PS_E_DECODE);
-    ps_row found;
-    PS_TRY(ps_scan(row, t->engine->n_vocab, PS_SCAN_TOP2, &found));
-    PS_TRY(apply_chain(t, row));
-    PS_FAIL_UNLESS(t->force.size > 0, PS_E_SAMPLER);
-    *left = (ps_candidates){t->force.data, t->force.size};
-    return PS_OK;
-}
-
-/* How many tokens of a draft that was drawn in a block are accepted, and what they weigh (ps_block.c). */
-static ps_status judge_block(trial *t, int32_t *accepted, double *weight) {
-    const int32_t n = t->seq->verified;
-    double so_far = 1, left, next;
-    *accepted = 0;
-    *weight = 1;
-    for (int32_t i = 0; i < n && so_far > 0; i++, so_far = next) {
-        ps_candidates target;
-        PS_TRY(leave(t, i, &target));
-        ps_block_weigh(t->engine, t->seq, i, target, so_far, &left, &next);
-        if (i == 0 || !(left > 0) || !ps_block_accepts(t->seq, i, left / (left + 1 - so_far))) continue;
-        *accepted = i;
-        *weight = so_far;
-    }
-    if (ps_block_accepts(t->seq, n, so_far)) *accepted = n;
-    return PS_OK;
-}
-
-/* Accept what block verification accepts, then draw the target's own token. */
-static ps_status accept_block(trial *t) {
-    const ps_evidence nothing = {0};
-    int32_t accepted;
-    double weight;
-    PS_FAIL_IF(t->seq->verified != t->seq->draft.n, PS_E_STATE); /* dropping a token that was drawn changes the distribution */
-    PS_FAIL_IF(t->gate->theta < 1, PS_E_ARG);
-    PS_TRY(judge_block(t, &accepted, &weight));
-    ps_candidates target;
-    PS_TRY(leave(t, accepted, &target));
-    ps_race race = ps_race_begin(&t->seq->coupling, t->seq->n + accepted);
-    ps_block_race(t->engine, t->seq, accepted, target, weight, &race);
-    PS_FAIL_IF(race.first < 0 || race.first >= t->engine->n_vocab, PS_E_SAMPLER);
-    for (int32_t i = 0; i < accepted && !t->out->ended; i++) {
-        emit(t, t->seq->draft.token[i], PS_FROM_DRAFT, t->seq->draft.token[i], 0, &nothing);
-    }
-    if (!t->out->ended) emit(t, race.first, PS_FROM_TARGET, race.first, 0, &nothing);
-    return PS_OK;
-}
-
 /* How many emitted tokens the draft predicted, the target's own included. */
 static int32_t foreseen(const ps_draft *draft, const ps_verdict *out) {
     int32_t i = 0;
@@ -235,7 +181,7 @@ static void commit(ps_engine *engine, int32_t index, const ps_verdict *out) {
     ps_seq *const seq = &engine->seq[index];
     const int32_t before = seq->n;
     const int32_t matched = out->n_foreseen;
-    const bool goes_on = matched == out->n && !ps_reads_states(engine) && !ps_block_drawn(seq);
+    const bool goes_on = matched == out->n && !ps_reads_states(engine);
     if (ps_reads_states(engine)) {
         /* rows with the target's states replace what it drafted with its own */
         if (engine->role[PS_DRAFT].n_kv[index] > before) ps_count(&engine->tally.refed, out->n - 1);
@@ -256,8 +202,7 @@ static ps_status accept(trial *t, int32_t index) {
     PS_TRY(ps_grow(&t->seq->token, &t->seq->cap, t->seq->n + t->seq->verified + 1, sizeof *t->seq->token));
     t->out->n_verified = t->seq->verified;
     t->out->next = -1;
-    bool on = !ps_block_drawn(t->seq);
-    if (!on) PS_TRY(accept_block(t));
+    bool on = true;
     for (int32_t i = 0; on; i++) PS_TRY(judge(t, i, &on));
     t->out->n_foreseen = foreseen(&t->seq->draft, t->out);
     commit(t->engine, index, t->out);

@@ -62,17 +62,13 @@ static ps_status choose(const ps_engine *engine, ps_seq *seq, const float *row, 
     if (!ps_coupled(seq) || alone(&seq->coupling, &found)) {
         *token = found.first;
         *p = expf(found.z1 - found.lse);
-        seq->drawn[i].alone = true;
-        seq->drawn[i].n = 1;
         return PS_OK;
     }
     float cut;
     PS_TRY(ps_draw_cut(row, n_vocab, &seq->coupling, found.z1, &cut));
-    const ps_row drawn = seq->coupling.block ? ps_block_draw(seq, i, row, n_vocab, &found, cut)
-                                             : ps_temper_draw(engine, seq, i, row, n_vocab, &found, cut);
-    const float log_p = row[drawn.first] - found.lse;
+    const ps_row drawn = ps_temper_draw(engine, seq, i, row, n_vocab, &found, cut);
     *token = drawn.first;
-    *p = seq->coupling.block ? expf(log_p) : surety(log_p, drawn.z1 - drawn.z2);
+    *p = surety(row[drawn.first] - found.lse, drawn.z1 - drawn.z2);
     return PS_OK;
 }
 
@@ -83,11 +79,11 @@ static ps_status take_token(ps_engine *engine, ps_slot *step, const ps_stop *sto
     const float *const row = ps_ctx_logits(&engine->role[PS_DRAFT], step->row);
     PS_FAIL_UNLESS(row, PS_E_DECODE);
     PS_TRY(choose(engine, seq, row, draft->n));
-    seq->has_row[draft->n] = seq->coupling.block;
+    seq->has_row[draft->n] = false;
     if (ps_inputs_has_own(engine)) PS_TRY(ps_inputs_keep_own(engine, step->seq, step->row));
     /* it says nothing about a draw */
     if (engine->reading.sure && !ps_coupled(seq)) draft->p[draft->n] = fminf(fmaxf(seq->own[0], LEAST_P), 1.0f);
-    if (keep || (seq->coupling.block && seq->drawn[draft->n].n > PS_FEW)) PS_TRY(keep_row(engine, seq, draft->n, row));
+    if (keep) PS_TRY(keep_row(engine, seq, draft->n, row));
     step->survival *= stop->table[table_bin(draft->p[draft->n])];
     draft->n++;
     return PS_OK;
@@ -285,7 +281,7 @@ static ps_status draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, co
         PS_TRY(ps_seq_claim(engine, seqs[i]));
         steps[i] = (ps_slot){.seq = seqs[i], .limit = ps_chains(engine) && max_len[i] > in_batch ? in_batch : max_len[i]};
         ps_seq *const seq = &engine->seq[seqs[i]];
-        if ((keep || seq->coupling.block) && lacks_row(seq)) seq->draft.n = 0; /* every token's row is wanted */
+        if (keep && lacks_row(seq)) seq->draft.n = 0; /* every token's row is wanted */
         PS_TRY(begin(engine, &steps[i], stop));
         if (steps[i].limit > 0) PS_TRY(catch_up(engine, seqs[i], room));
     }

@@ -52,18 +52,6 @@ typedef struct ps_temper {
     int32_t chosen;
 } ps_temper;
 
-enum { PS_FEW = 64 };
-
-/* What a drafted token was drawn from: the softmax of its row at the target's temperature, over the ids from `floor` up. */
-typedef struct ps_drawn {
-    float floor;
-    double log_mass; /* log of the sum of exp(logit / temperature) there */
-    bool alone;      /* the token was the only one left */
-    int32_t n;       /* how many ids those are; above PS_FEW they are not listed, and the row is kept */
-    int32_t id[PS_FEW];
-    float logit[PS_FEW];
-} ps_drawn;
-
 typedef struct ps_seq {
     int32_t *token; /* committed tokens */
     int32_t n, cap;
@@ -74,9 +62,8 @@ typedef struct ps_seq {
     int32_t row;      /* first row of the last verify in the target's output, -1 for none */
     int32_t rows;     /* how many of its rows can be read */
     int32_t verified; /* drafted tokens in that verify, -1 if nothing can be accepted */
-    float *kept;      /* [PS_MAX_DRAFT][n_vocab] the draft's rows, if companion or blocks need them */
-    bool has_row[PS_MAX_DRAFT]; /* whether `kept` has the drafted token's row, or `drawn` what matters of it */
-    ps_drawn drawn[PS_MAX_DRAFT]; /* if the sequence draws in blocks */
+    float *kept;      /* [PS_MAX_DRAFT][n_vocab] the draft's rows, if a companion needs them */
+    bool has_row[PS_MAX_DRAFT]; /* whether `kept` has the drafted token's row */
     float *own;       /* [heads, or 1][width] own states of a draft that reads states: after its last row, or one per head */
     ps_states states;
     int32_t begun;    /* where such a draft's KV begins: it reads only the end of a long prompt */
@@ -155,26 +142,6 @@ ps_coupling ps_tempered(const ps_engine *engine, const ps_seq *seq, int32_t whic
 ps_row ps_temper_draw(const ps_engine *engine, ps_seq *seq, int32_t at, const float *row, int32_t n_vocab, const ps_row *found,
                       float cut);
 void ps_temper_learn(ps_engine *engine, ps_seq *seq, int32_t position, int32_t chosen);
-
-/* What the sampler chain leaves of a row: logits over the temperature. */
-typedef struct ps_candidates {
-    const struct llama_token_data *data;
-    size_t n;
-} ps_candidates;
-
-/* ps_block.c */
-/* Draw drafted token `at` from its row with noise of its own, and note what it was drawn from. found, cut: as for ps_temper_draw. */
-ps_row ps_block_draw(ps_seq *seq, int32_t at, const float *row, int32_t n_vocab, const ps_row *found, float cut);
-bool ps_block_drawn(const ps_seq *seq); /* whether the draft was drawn that way */
-/*
- * Where the first i drafted tokens weigh `weight`: *left is the mass by which weight times the target's probabilities exceed the
- * draft's, *next what i + 1 tokens weigh.
- */
-void ps_block_weigh(const ps_engine *engine, const ps_seq *seq, int32_t i, ps_candidates target, double weight, double *left,
-                    double *next);
-bool ps_block_accepts(const ps_seq *seq, int32_t i, double chance); /* whether the first i tokens are, if no more are */
-/* Enter what the target may draw behind i accepted tokens of this weight. */
-void ps_block_race(const ps_engine *engine, const ps_seq *seq, int32_t i, ps_candidates target, double weight, ps_race *race);
 
 /* ps_draft.c */
 void ps_draft_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n);

@@ -24,7 +24,7 @@ void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched, int32_t n_vocab) {
     for (int32_t i = 0; i < n; i++) {
         const size_t width = (size_t)n_vocab;
         seq->has_row[i] = seq->has_row[i + n_matched];
-        if (seq->has_row[i] && seq->kept && n_matched > 0) {
+        if (seq->has_row[i] && n_matched > 0) {
             memcpy(seq->kept + (size_t)i * width, seq->kept + (size_t)(i + n_matched) * width, width * sizeof *seq->kept);
         }
     }

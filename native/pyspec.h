@@ -72,7 +72,6 @@ typedef struct ps_coupling {
     int32_t top_k;     /* the target's chain begins with keeping so many ids of a row, and need not see others; 0: it sees all. A
                         * draft's row is cut likewise */
     int32_t tempered;  /* non-zero: the draft's temperature is learned; 0 where the text depends on the draft */
-    int32_t block;     /* non-zero: a draft draws with noise of its own, and is verified as a whole (ps_block.c) */
 } ps_coupling;
 
 /* G of n ids at a position, the same on every machine. */

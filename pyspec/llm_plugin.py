@@ -37,7 +37,7 @@ class _Options(create_model("_Numbers", __base__=llm.Options, **pydantic_numbers
 
     # fmt: off
     seed: int | None = Field(None, ge=0, description="seed of the random draws")
-    sampling: Noise = Field("auto", description="source of random numbers, as `pyspec generate --sampling`")
+    sampling: Noise = Field("coupled", description="source of random numbers, as `pyspec generate --sampling`")
     dry_sequence_breakers: list[str] | Json[list[str]] | None = Field(
         None, description="DRY: texts that end a repetition, as a JSON list")
     max_tokens: int = Field(-1, ge=-1, description="longest answer, tokens; -1 for as many as fit")

@@ -96,7 +96,7 @@ class Ours:
         self.llm, self.mode = llm, mode
         sampling = mode.sampling(Sampling(temperature=temperature))
         self.name = mode.name
-        self.exact = mode.exact and sampling.draw not in ("apart", "block")
+        self.exact = mode.exact and sampling.draw != "apart"
         self.policy = llm.new_policy(mode.speculation, sampling)
 
     def forget(self) -> None:

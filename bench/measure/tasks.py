@@ -7,7 +7,6 @@ A mode is parts joined by `+`, in any order, each setting one thing:
     fixed:K | confidence:P | companion | auto    the draft length
     lookup | model | nothing  what drafts: only prompt lookup, only the draft model, no drafter; both by default
     apart                     above temperature 0 the target draws alone, and drafts are greedy
-    block                     above temperature 0 the draft draws alone, and is verified as a whole
 
     plain   strict   margin   fixed:4+strict   lookup+strict   margin/gap=2.5/theta=0.84
 """
@@ -29,8 +28,6 @@ from .questions import Question
 
 M = TypeVar("M", bound="Mode")
 
-
-_NOISES: dict[str, Noise] = {"apart": "llama.cpp", "block": "block"}
 
 _MODES = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+margin"
 
@@ -86,17 +83,13 @@ def parse_mode(text: str) -> Mode:
             rule = Strict() if part == "strict" else _margin(part)
         elif part in ("lookup", "model", "nothing"):
             drafting = cast("Drafting", part)
-        elif part in _NOISES:
-            noise = _NOISES[part]
+        elif part == "apart":
+            noise = "llama.cpp"
         elif part.partition(":")[0] in ("fixed", "confidence", "companion", "auto"):
             parse_length(part)
             length = part
         else:
             raise OptionError(f"unknown mode {text.strip()[:60]!r}", _MODES)
-    if noise == "block" and isinstance(rule, Margin):
-        raise OptionError(
-            f"{name[:60]!r} verifies whole drafts by the margin rule", "use strict+block"
-        )
     return Mode(name, rule, length, drafting, noise=noise)
 
 

@@ -7,7 +7,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-asked=${*:-kernels temper engine block rows rollback faults index inputs lock}
+asked=${*:-kernels temper engine rows rollback faults index inputs lock}
 
 level="-O2 -g"
 if [ -n "${TARGET:-}" ]; then # static, so that an emulator needs no other system's libraries; their loops are vectorised as they can be
@@ -38,7 +38,6 @@ refuse="tests/refuse.c -Dmalloc=may_malloc -Dcalloc=may_calloc -Drealloc=may_rea
 try kernels tests/test_kernels.c tests/check.c ps_simd.c ps_scan.c ps_noise.c ps_draw.c ps_agree.c ps_gate.c ps_status.c
 try temper tests/test_temper.c tests/check.c ps_temper.c ps_simd.c ps_scan.c ps_noise.c ps_draw.c ps_status.c
 try engine tests/test_engine.c $fixture ps_*.c
-try block tests/test_block.c $fixture ps_*.c
 try rows tests/test_rows.c $fixture ps_*.c
 try rollback tests/test_rollback.c $fixture ps_*.c
 try faults tests/test_faults.c $fixture ps_*.c $refuse

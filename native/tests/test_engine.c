@@ -63,11 +63,11 @@ static void test_text_is_drawn(void) {
 static void test_coupling_is_checked(void) {
     fixture w = make(0);
     begin(&w);
-    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, 0.0f, 0.0f, 0.0f, 0, 0, 0}) == PS_E_ARG);
-    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, 1.0f, -0.5f, 0.0f, 0, 0, 0}) == PS_E_ARG);
-    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, NAN, 0.0f, 0.0f, 0, 0, 0}) == PS_E_ARG);
-    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, 1.0f, 0.0f, 1.5f, 0, 0, 0}) == PS_E_ARG);
-    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, 1.0f, 0.0f, NAN, 0, 0, 0}) == PS_E_ARG);
+    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, 0.0f, 0.0f, 0.0f, 0, 0}) == PS_E_ARG);
+    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, 1.0f, -0.5f, 0.0f, 0, 0}) == PS_E_ARG);
+    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, NAN, 0.0f, 0.0f, 0, 0}) == PS_E_ARG);
+    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, 1.0f, 0.0f, 1.5f, 0, 0}) == PS_E_ARG);
+    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, 1.0f, 0.0f, NAN, 0, 0}) == PS_E_ARG);
     CHECK(ps_seq_couple(w.engine, N_SEQ, NULL) == PS_E_ARG && ps_seq_couple(NULL, 0, NULL) == PS_E_ARG);
     end(&w);
 }

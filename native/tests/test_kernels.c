@@ -117,7 +117,7 @@ static void test_draw_every_length(void) {
         int32_t best = 0;
         for (int32_t i = 1; i < n; i++) best = (double)row[i] + g[i] > (double)row[best] + g[best] ? i : best;
         ps_row out;
-        CHECK(ps_draw(row, n, &(ps_coupling){9, 1.0f, 0.0f, 0.0f, 0, 0, 0}, n, &out) == PS_OK && out.first == best);
+        CHECK(ps_draw(row, n, &(ps_coupling){9, 1.0f, 0.0f, 0.0f, 0, 0}, n, &out) == PS_OK && out.first == best);
         free(row);
         free(ids);
         free(g);

@@ -260,8 +260,6 @@ def identity_of(models: Models, settings: Settings, options: Mapping[str, Any]) 
     rule = {"name": settings.rule.name, **getattr(settings.rule, "__dict__", {})}
     sampling = dict(vars(settings.sampling))
     del sampling["unseeded"]
-    if sampling["noise"] == "auto":  # a batch has a seed
-        sampling["noise"] = "coupled"
     return {
         "pyspec": __version__,
         **{role: file_sha256(path) for role, path in models.files.items()},

@@ -182,7 +182,7 @@ class AnswerMaker:
                 raise OptionError(f"logit_bias names token {token}", "there is no such token")
         # derived from the record's id, so that neither order nor neighbours matter
         seed = derive_seed(base.seed, record.id) if record.seed is None else record.seed
-        return replace(base, seed=seed, unseeded=False, noise=noise, **own).seeded()
+        return replace(base, seed=seed, noise=noise, **own).seeded()
 
     def _tokens(self, record: Record) -> list[int]:
         if record.tokens is not None:

@@ -128,8 +128,7 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     def sampling(self, seed: int) -> Sampling:
         known = {each.name for each in fields(Sampling)} & FIELDS.keys()
         own = {name: getattr(self, name) for name in known}
-        own |= {"seed": seed, "unseeded": self.seed is None}
-        return Sampling(**own)
+        return Sampling(**own | {"seed": seed})
 
 
 FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}  # the metadata of each setting

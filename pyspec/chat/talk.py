@@ -277,10 +277,8 @@ class Chat:
             raise InputError(f"the last answer ended {where}", "/regen answers again")
         exchange = self.conversation.exchanges[-1]
         prompt = self.model.prompt(self.conversation.messages(), goes_on=True)
-        options = self._options(exchange.seed)
         # with the seed of its beginning it goes on as if it had not been cut
-        options = replace(options, sampling=replace(options.sampling, unseeded=False))
-        more = self._stream(prompt, options)
+        more = self._stream(prompt, self._options(exchange.seed))
         tokens = (*old.tokens, *more.tokens) if old.tokens else ()
         exchange.answer = replace_fields(
             more, text=old.text + more.text, tokens=tokens, reasoning=old.reasoning

@@ -334,8 +334,7 @@ class SamplerOptions(_Numbers):  # type: ignore[misc]  # its fields come from th
         help="The same seed gives the same text, with any draft.")
     noise: str = option("Sampling", "--sampling", type=click.Choice(NOISES), default=NOISES[0],
         metavar="KIND",
-        help="Random numbers that target and draft share (coupled) or not (block: accepts more), or llama.cpp's; auto: coupled "
-        "with a seed.")
+        help="Random numbers that target and draft share (coupled), or llama.cpp's.")
     dry_sequence_breakers: tuple[str, ...] = option("Sampling", "--dry-sequence-breaker", metavar="TEXT", multiple=True,
         type=_breaker, default=DRY_BREAKERS, show_default=False)
     # fmt: on

@@ -292,8 +292,8 @@ class Acceptance(msgspec.Struct):
     def under(self, draw: Draw) -> Acceptance:
         """A copy whose `calibration` is for tokens drawn this way."""
         other = deepcopy(self)
-        tables = {"coupled": other.coupled, "block": Calibration()}
-        other.calibration = tables.get(draw, other.calibration)
+        if draw == "coupled":
+            other.calibration = other.coupled
         return other
 
     def taught(self, calibration: Calibration, lookup: LookupEstimator | None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -79,7 +78,6 @@ class GoodputPolicy(LengthPolicy):
         learned: what is known of acceptance.
         companion: whether there is one.
         auto: use draft and companion only where they pay; False always uses them.
-        whole: drafts are verified as a whole, so their length is settled while they are drawn.
         switch: makes the `UseSwitch` for batches of one size.
     """
 
@@ -93,13 +91,10 @@ class GoodputPolicy(LengthPolicy):
         *,
         companion: bool = False,
         auto: bool = True,
-        whole: bool = False,
         switch: Callable[[], UseSwitch] = UseSwitch,
     ) -> None:
         super().__init__(curve, learned)
-        self._companion, self._auto = companion and not whole, auto
-        if whole:
-            self.floors = partial(draft_floors, whole=True)
+        self._companion, self._auto = companion, auto
         self._drafting: defaultdict[int, UseSwitch] = defaultdict(switch)  # by size of the batch
         self._scoring = UseSwitch()
         self._usual = _USUAL  # tokens per answer
@@ -149,7 +144,6 @@ class GoodputPolicy(LengthPolicy):
         """Choose the lengths that together bring the most tokens beyond their cost."""
         read = [forecast(self.learned_of([draft.seq]), draft) for draft in drafts]
         lengths = self._lengths([r.survival for r in read])
-        lengths = [r.draft.n if r.draft.whole else n for r, n in zip(read, lengths, strict=True)]
         self._pending = {r.draft.seq: r for r in read if r.draft.n}
         if any(r.full for r in read):
             other = self._lengths([survivals(r.without) for r in read])

@@ -20,8 +20,6 @@ _STRICT = Strict()
 Kind = tuple[Verification, Draw]
 """How a sequence's tokens are verified and drawn: what a draft is worth depends on both."""
 
-_CHEAP, _ROWS = 0.15, 5  # of a decode, for each row beyond the first; of a decode of so many rows
-
 MAX_POLICIES = 32
 """Policies kept: rules may differ from call to call."""
 
@@ -59,8 +57,7 @@ class Policies:
         seen = self._taught.get(_name(rule, draw))
         if seen is not None:
             learned.taught(seen.calibration, seen.lookup if draw != "greedy" else None)
-        whole = draw == "block"
-        policy = make_policy(named, self.curve, learned, companion=self._companion, whole=whole)
+        policy = make_policy(named, self.curve, learned, companion=self._companion)
         if seen is not None and isinstance(policy, GoodputPolicy):
             policy.begin_with(seen)
         return policy
@@ -100,15 +97,6 @@ class Policies:
         kind = self._kinds.get(seq, own)
         return None if kind == own else self.of(length, *kind).learned
 
-    @property
-    def rows_are_cheap(self) -> bool:
-        """Whether verifying a draft as a whole is faster than choosing its length by the tokens that were drawn.
-
-        It accepts more, but no row can be saved. On recorded rows of three drafts it was as fast or faster where a further row
-        costs up to 0.15 of a decode (bench/results/blocks).
-        """
-        return self.curve.target.further(_ROWS) <= _CHEAP
-
     def taught(self) -> dict[str, Experience]:
         """What answers have taught so far, by the name of their kind."""
         return {
@@ -142,15 +130,14 @@ def make_policy(
     learned: Acceptance | None = None,
     *,
     companion: bool = False,
-    whole: bool = False,
 ) -> LengthPolicy:
-    """Make a new policy for this length; `companion` says whether there is one to use, `whole` is as for `GoodputPolicy`."""
+    """Make a new policy for this length; `companion` says whether there is one to use."""
     match length:
         case FixedLength(k):
             return FixedPolicy(k, curve, learned)
         case Confidence(p):
             return ConfidencePolicy(p, curve, learned)
         case Companion():
-            return GoodputPolicy(curve, learned, companion=companion, auto=False, whole=whole)
+            return GoodputPolicy(curve, learned, companion=companion, auto=False)
         case Auto():
-            return GoodputPolicy(curve, learned, companion=companion, whole=whole)
+            return GoodputPolicy(curve, learned, companion=companion)

@@ -117,14 +117,6 @@ class RowTimes:
         one, more = self._base(rows, 0)
         return self.scale * one * (1.0 + self._hoped(_key(rows)) * more)
 
-    def further(self, rows: int) -> float:
-        """What a row beyond the first takes, in units of the first, in a decode of about so many; infinite if none was timed."""
-        timed = [n for n in range(2, 2 * rows) if self.measured or self.count(n) >= SURE]
-        if not timed:
-            return inf
-        n = min(timed, key=lambda n: abs(n - rows))
-        return self._known(_key(n)) * self._base(n, 0)[1] / (n - 1)
-
     def follow(self, target: RowTimes) -> None:
         """Change speed as the target did since this model was last timed, since one machine runs both."""
         change = target.scale / self.pace

@@ -248,7 +248,7 @@ class ConfidencePolicy(LengthPolicy):
         return [self._length(draft) for draft in drafts]
 
     def _length(self, draft: Draft) -> int:
-        if draft.whole or draft.source == LOOKUP:
+        if draft.source == LOOKUP:
             return draft.n
         known = min(draft.n, len(draft.p))
         return next((i for i in range(known) if not draft.p[i] >= self._p), known)

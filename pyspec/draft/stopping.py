@@ -75,8 +75,6 @@ def draft_floors(
     price: float,
     nexts: tuple[Floats, Floats],
     acceptance: Sequence[float],
-    *,
-    whole: bool = False,
 ) -> tuple[list[float], float]:
     """Survival floors for drafting, by optimal stopping, and the expected gain of drafting.
 
@@ -90,7 +88,6 @@ def draft_floors(
         price: tokens per ms.
         nexts: the probability of each value of `acceptance`, for a first and for a later token.
         acceptance: the values that a token's acceptance can take.
-        whole: nothing may be cut off, see `Draft`.
 
     Returns:
         The floors (after token i, drafting goes on only where survival >= floors[i]), and the tokens per round that this gains
@@ -98,8 +95,7 @@ def draft_floors(
     """
     n = len(verify) - 1
     cost = price * np.asarray(verify, dtype=np.float64)
-    stop = np.broadcast_to(-cost[:, None], (n + 1, len(GRID))) if whole else _stop_values(cost)
-    price_of_step = price * step
+    stop, price_of_step = _stop_values(cost), price * step
     first, later = _expectations(np.asarray(acceptance, dtype=np.float64), nexts)
     value = stop[n]
     margin = np.empty((n - 1, len(GRID)))

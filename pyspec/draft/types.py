@@ -89,8 +89,7 @@ class Plan(msgspec.Struct, frozen=True):
 class Draft(msgspec.Struct):
     """The drafted tokens of one sequence, with what the models said about each.
 
-    `s`, `a`, `pc`, `agree` come from the companion and are None where it did not run. Every token of a `whole` draft, which was
-    drawn by itself, has to be verified: dropping one because of what was drawn would change the target's distribution.
+    `s`, `a`, `pc`, `agree` come from the companion and are None where it did not run.
     """
 
     seq: int
@@ -104,7 +103,6 @@ class Draft(msgspec.Struct):
     agree: Sequence[bool] | None = None
     source: str = MODEL
     match_length: int = 0  # of a lookup draft
-    whole: bool = False
 
 
 class SeqOutcome(msgspec.Struct):

@@ -58,12 +58,9 @@ class Answer:
     _seen: int = 0  # tokens that the reader has taken
     _chain: Any = None
 
-    def begin(self, contexts: Any, *, cheap: bool = False) -> None:
-        """Create the sampler and the run. Raises OptionError or InputError for invalid sampler options.
-
-        contexts: the `Contexts`. cheap: whether rows are, see `AnswerOptions.settled`.
-        """
-        self.options = self.options.settled(by_model=contexts.loop.draft_model, cheap=cheap)
+    def begin(self, contexts: Any) -> None:
+        """Create the sampler and the run, in `Contexts`. Raises OptionError or InputError for invalid sampler options."""
+        self.options = self.options.seeded()
         self.run, self._chain = self.options.begin(self.tokens, contexts.target)
         self.begun, self.start, self._seen = True, monotonic(), len(self.tokens)
         if self.options.prompt_rows:

@@ -34,7 +34,7 @@ class Speculation:
         verification: The rule that accepts drafted tokens: `Strict()` or `Margin()`.
         length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
         draft_max: The longest draft, in tokens; more than 64 counts as 64.
-        sampling: Whose random numbers draw tokens: "auto", "coupled", "block" or "llama.cpp", see `Sampling`.
+        sampling: Whose random numbers draw tokens: "coupled" or "llama.cpp", see `Sampling`.
 
     Raises:
         OptionError: A value is outside its range.
@@ -125,19 +125,9 @@ class AnswerOptions:
         """The rule in force; own: the rule if the call names none."""
         return _STRICT if self.shaped else self.speculation.verification or own
 
-    def settled(self, own: Verification = _STRICT, *, by_model: bool, cheap: bool) -> AnswerOptions:
-        """Settle whose numbers draw. own: the rule if the call names none.
-
-        by_model: whether there is a model that drafts. cheap: whether rows are so cheap that verifying whole drafts pays.
-        """
-        possible = by_model and self._may_draw_in_blocks(self.rule(own))
-        # a policy of the caller's may cut drafts
-        faster = cheap and self.policy is None and self.sampling.narrow
-        return replace(self, sampling=self.sampling.settled(possible=possible, faster=faster))
-
-    def _may_draw_in_blocks(self, rule: Verification) -> bool:
-        drafts = self.speculation.enabled and self.drafting in ("all", "model")
-        return drafts and isinstance(rule, Strict) and not self.shaped
+    def seeded(self) -> AnswerOptions:
+        """A copy with a seed that can be reported, if a random one was asked for."""
+        return replace(self, sampling=self.sampling.seeded())
 
     def begin(
         self,
@@ -179,9 +169,7 @@ class AnswerOptions:
             return None
         first = self.sampling.temperature > 0.0 and not self.shaped
         top_k = max(0, self.sampling.top_k) if first else noise.top_k
-        block = noise.block and self._may_draw_in_blocks(rule)
-        tempered = not (block or isinstance(rule, Margin))
-        return noise._replace(top_k=top_k, tempered=tempered, block=block)
+        return noise._replace(top_k=top_k, tempered=not isinstance(rule, Margin))
 
     @property
     def shaped(self) -> bool:

@@ -298,8 +298,6 @@ class Loop:
         start = perf_counter()
         self.engine.set_stop(plan.floors, plan.table)
         companion = plan.use_companion and self.companion and not self._score_outage.lasts()
-        if any([one.run.in_block for one in orders]):  # noqa: C419 - a list is faster
-            companion = False  # what it says of tokens must not decide which are verified
         seqs = [one.run.seq for one in orders]
         rows = companion
         self.engine.draft(seqs, [one.limit for one in orders], keep_rows=rows)
@@ -307,7 +305,7 @@ class Loop:
         scored = companion and self._score(seqs)
         end = perf_counter()
         views = [self.engine.drafted(seq) for seq in seqs]
-        drafts = [draft_of(one.run, view) for one, view in zip(orders, views)]
+        drafts = [draft_of(seq, view) for seq, view in zip(seqs, views)]
         for one, draft in zip(orders, drafts):
             drafted.drafts[one.i] = draft
         drafted.t_draft = 1e3 * (middle - start)

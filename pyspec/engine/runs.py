@@ -61,11 +61,6 @@ class Run:
     finish_reason: str | None = None
     error: PyspecError | None = None  # why nothing could be accepted
 
-    @property
-    def in_block(self) -> bool:
-        """Whether a model's drafts are verified as a whole."""
-        return self.coupling is not None and self.coupling.block
-
     def extend(self, ids: Sequence[int]) -> None:
         """Commit the tokens of a round."""
         self.tokens.extend(ids)
@@ -113,9 +108,9 @@ def emitted(verdict: Any, *, confirming: bool = False) -> tuple[Token, ...]:
     )
 
 
-def draft_of(run: Run, view: Any) -> Draft:
-    n, seq = view.n, run.seq
-    draft = Draft(seq, n, p=ffi.unpack(view.p, n), whole=run.in_block) if n else Draft(seq, 0)
+def draft_of(seq: int, view: Any) -> Draft:
+    n = view.n
+    draft = Draft(seq, n, p=ffi.unpack(view.p, n)) if n else Draft(seq, 0)
     if n and view.scored:
         seen = ffi.unpack(view.agreement, n)
         draft.s, draft.a, draft.pc = [x.s for x in seen], [x.a for x in seen], [x.pc for x in seen]

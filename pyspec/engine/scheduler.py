@@ -128,9 +128,8 @@ class Scheduler:
         return most >= held + self.prefixes.least
 
     def _start(self, answer: Answer) -> None:
-        cheap = self._policies.rows_are_cheap
         if not answer.begun:
-            answer.begin(self._contexts, cheap=cheap)
+            answer.begin(self._contexts)
         text = answer.run.tokens
         source, n = self.prefixes.source(text, answer.owner, self._texts())
         seq = self._place(source, n, answer.owner)

@@ -49,11 +49,9 @@ def sampling_of(given: Mapping[str, Any], seed: int, more: Mapping[str, Any]) ->
     return Sampling(**numbers, **more, seed=seed)
 
 
-def drawn_by(llm: Any, speculation: Speculation, seed: int | None, bias: Any) -> dict[str, Any]:
-    """Fields of `Sampling` for a call with this seed and bias."""
-    unseeded = seed is None and not llm.has_seed
-    noise = speculation.sampling or llm.noise
-    return {"noise": noise, "unseeded": unseeded, "logit_bias": check_bias(bias)}
+def drawn_by(llm: Any, speculation: Speculation, bias: Any) -> dict[str, Any]:
+    """Fields of `Sampling` for a call with this bias."""
+    return {"noise": speculation.sampling or llm.noise, "logit_bias": check_bias(bias)}
 
 
 class Answering:
@@ -93,9 +91,7 @@ class Answering:
         if llm.context_text.sees(tokens):  # a draft model does not, and would seldom be right
             looks_up = options.drafting in ("all", "lookup")
             options = replace(options, drafting="lookup" if looks_up else "nothing")
-        by_model, cheap = session.loop.draft_model, llm.policies.rows_are_cheap
-        options = options.settled(llm.verification, by_model=by_model, cheap=cheap)
-        self._options = options
+        self._options = options = options.seeded()
         self._run, self._chain = options.begin(tokens, llm, llm.verification, self._hook)
         key = options.speculation.length, options.rule(llm.verification), options.sampling.draw
         self._policy = options.policy or llm.policies.of(*key)
@@ -193,7 +189,7 @@ def completion_of(
         keep_rows=keep_rows,
         prompt_rows=keep_rows and bool(given["echo"]),
     )
-    drawn = drawn_by(llm, speculation, given["seed"], given.pop("logit_bias"))
+    drawn = drawn_by(llm, speculation, given.pop("logit_bias"))
     return Completion(options, {**drawn, **samplers}, criteria)
 
 
@@ -239,7 +235,7 @@ def chat_steps(
 ) -> Generator[Step, None, None]:
     """The steps of a chat by the model's own template."""
     seed = given["seed"]
-    drawn = drawn_by(llm, speculation, seed, given["logit_bias"])
+    drawn = drawn_by(llm, speculation, given["logit_bias"])
     if seed is None:  # as llama-cpp-python gives a call without one
         seed = random.Random(llm._seed).randint(0, 2**32)  # noqa: S311
     check_ranges({"seed": seed})

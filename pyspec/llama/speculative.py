@@ -28,7 +28,7 @@ from pyspec.machine import AUTO
 from pyspec.machine.others import name_of
 from pyspec.sampling.chain import refuse
 from pyspec.sampling.limits import check_ranges
-from pyspec.sampling.options import ANY_SEED, Noise, Sampling, check_noise
+from pyspec.sampling.options import Noise, Sampling, check_noise
 from pyspec.sampling.verification import Strict, Verification, check_rule
 from pyspec.screen.words import SpeculationBlock, model_line, shown_as
 from pyspec.text.parts import Step
@@ -87,8 +87,7 @@ class SpeculativeLlama(Mirror):
         verification: `Strict()` keeps the target's own text; `Margin()` is faster and changes it a little.
         length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
         sampling: Whose random numbers draw tokens, see `Sampling`. "coupled" is pyspec's, which drafts share: a seed gives the
-            same text with any draft. "block" accepts more, but the text depends on the drafts. "auto" is "block" for calls with
-            no seed where that is faster here. "llama.cpp" gives what a `Llama` draws with that seed, with greedy drafts.
+            same text with any draft. "llama.cpp" gives what a `Llama` draws with that seed, with greedy drafts.
         draft_n_gpu_layers: Like `n_gpu_layers`, for draft and companion; None follows the target.
         draft_type_k: ggml's number of the KV cache's key type, for draft and companion; None is F16. `draft_type_v` is of values.
         devices: Names of the devices that may be used, as `pyspec info` lists them; None for all. `placed` says what lies where.
@@ -167,7 +166,7 @@ class SpeculativeLlama(Mirror):
         companion: str = "none",
         verification: Verification = Strict(),  # noqa: B008 - frozen
         length: str = "auto",
-        sampling: Noise = "auto",
+        sampling: Noise = "coupled",
         draft_n_gpu_layers: int | str | None = None,
         draft_type_k: int | None = None,
         draft_type_v: int | None = None,
@@ -205,7 +204,6 @@ class SpeculativeLlama(Mirror):
         self.verification, self.noise = own["verification"], own["sampling"]
         check_rule(self.verification)
         check_noise(self.noise)
-        self.has_seed = given["seed"] not in (None, ANY_SEED, -1)
         self._bound = calls.HandlersOptions()
         self._session: Session | None = None
         self.pair_memory: PairMemory | None = None
@@ -340,7 +338,6 @@ class SpeculativeLlama(Mirror):
     def set_seed(self, seed: int) -> None:
         """Set the seed of later answers, as in llama-cpp-python. Raises OptionError."""
         check_ranges({"seed": seed})
-        self.has_seed |= not self.answer_lock.holds  # llama-cpp-python sets one inside
         super().set_seed(seed)
 
     # -- chats ---------------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class Record(RequestFields, kw_only=True):
         max_tokens: Maximal tokens of the answer.
         seed: Seed of the answer's random numbers, 0 to 2**32 - 1.
         grammar: GBNF that the answer follows.
-        sampling: Source of random numbers: "auto", "coupled", "block" or "llama.cpp".
+        sampling: Source of random numbers: "coupled" or "llama.cpp".
         reasoning_budget: Maximal tokens of reasoning, after which it is ended; -1 for no limit.
         logit_bias: Values to add to logits, by token id.
         chat_template_kwargs: Variables of the chat template.

@@ -16,18 +16,16 @@ from typing import Any, Literal, NamedTuple, get_args
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import Range, check_bias, check_breakers, check_ranges
 
-Noise = Literal["auto", "coupled", "block", "llama.cpp"]
+Noise = Literal["coupled", "llama.cpp"]
 """Whose random numbers draw a token.
 
-"coupled": pyspec's, shared by target and draft. "block": pyspec's, but the draft has its own, and is verified as a whole.
-"llama.cpp": that library's. "auto": "block" where nobody gave a seed and that is faster, else "coupled".
+"coupled": pyspec's, shared by target and draft. "llama.cpp": that library's.
 """
 
-Draw = Literal["greedy", "coupled", "block", "apart"]
+Draw = Literal["greedy", "coupled", "apart"]
 """How target and draft choose.
 
-"greedy": each takes its argmax. "coupled": both draw with the same noise. "block": each draws with its own. "apart": only the
-target draws.
+"greedy": each takes its argmax. "coupled": both draw with the same noise. "apart": only the target draws.
 """
 
 COLDEST = 1e-30
@@ -50,8 +48,6 @@ class Coupling(NamedTuple):
     """How many ids of a row the target's chain keeps first, and so the draft; 0 where a sampler before it has to see them all."""
     tempered: bool = False
     """Whether the draft learns a temperature of its own. A text that depends on the draft would change by that."""
-    block: bool = False
-    """Whether the draft draws with noise of its own, to be verified as a whole."""
 
 
 NOISES: tuple[Noise, ...] = get_args(Noise)
@@ -187,8 +183,6 @@ def check_numbers(values: Mapping[str, Any]) -> None:
     check_ranges(values, {name: each.allowed for name, each in NUMBERS.items()})
 
 
-_FEW = 256  # candidates: PS_MOST_TOP
-
 DRY_BREAKERS = ("\n", ":", '"', "*")
 """llama.cpp's default: what ends a repetition."""
 
@@ -215,9 +209,7 @@ class Sampling(SamplerNumbers):
         seed: Seed of the random numbers, of which 32 bits count; 0xFFFFFFFF (-1) takes a random seed.
         logit_bias: Added to logits, by token id.
         noise: "coupled" draws with random numbers that target and draft share, so that a seed gives the same text with any draft.
-            "block" lets the draft draw for itself and verifies its tokens as a whole, which accepts more of them; the text then
-            depends on the draft and its lengths. "auto" is "block" where `unseeded` holds and rows are cheap enough, else
-            "coupled". "llama.cpp" gives that library's draws.
+            "llama.cpp" gives that library's draws.
         unseeded: Whether nobody asked for this seed.
         dry_multiplier: DRY: a token that would extend a repetition of n tokens loses multiplier * base ** (n - allowed_length).
         dry_base: The base of that formula.
@@ -235,7 +227,7 @@ class Sampling(SamplerNumbers):
 
     seed: int = 0xFFFFFFFF
     logit_bias: Mapping[int, float] | None = None
-    noise: Noise = "auto"
+    noise: Noise = "coupled"
     unseeded: bool = False
     dry_sequence_breakers: Sequence[str] = DRY_BREAKERS
 
@@ -294,16 +286,11 @@ class Sampling(SamplerNumbers):
         return self.noise != "llama.cpp" and self.drawn and not self._mirostat
 
     @property
-    def narrow(self) -> bool:
-        """Whether few tokens of a row are left to draw from; computing the probabilities of all takes milliseconds."""
-        return self.temperature > 0.0 and (self.min_p > 0.0 or 0 < self.top_k <= _FEW)
-
-    @property
     def draw(self) -> Draw:
         """How target and draft choose."""
         if not self.ours:
             return "apart" if self.drawn else "greedy"
-        return "block" if self.noise == "block" else "coupled"
+        return "coupled"
 
     @property
     def coupling(self) -> Coupling | None:
@@ -311,26 +298,13 @@ class Sampling(SamplerNumbers):
         if not self.ours:
             return None
         own = (self.temperature, self.min_p, self.top_p) if self.temperature > 0.0 else (1.0, 0.0)
-        return Coupling(self.seed, *own)._replace(block=self.draw == "block")
+        return Coupling(self.seed, *own)
 
     def seeded(self) -> Sampling:
         """A copy with a seed that can be reported, if a random one was asked for."""
         if self.seed != ANY_SEED or not self.drawn:
             return self
-        return replace(self, seed=chance_seed(), unseeded=True)
-
-    def settled(self, *, possible: bool, faster: bool) -> Sampling:
-        """A copy that names whose numbers draw, and their seed.
-
-        possible: whether drafts of this answer may be verified as a whole. faster: whether that pays here.
-        """
-        own = self.seeded()
-        if own.noise == "llama.cpp":
-            return own
-        whole = possible and (
-            own.noise == "block" or (own.noise == "auto" and own.unseeded and faster)
-        )
-        return replace(own, noise="block" if whole else "coupled")
+        return replace(self, seed=chance_seed())
 
     @property
     def published(self) -> dict[str, Any]:

@@ -250,15 +250,11 @@ class Service:
     def _answer(self, record: Record, body: Any, i: int) -> Answer:
         """Answer i of a request. Answers have different noise, though the request or the server names one seed."""
         ours = self.batch.settings.sampling
-        unseeded = record.seed is None and ours.unseeded
         asked = ours.seed if record.seed is None else record.seed
-        seed = random.getrandbits(32) if unseeded else asked
+        seed = random.getrandbits(32) if record.seed is None and ours.unseeded else asked
         seeded = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
         answer = self.batch.maker.answer(next(self._count), seeded)
         answer.alternatives, answer.owner = body.alternatives, body.owner
-        if unseeded:
-            own = dataclasses.replace(answer.options.sampling, unseeded=True)
-            answer.options = dataclasses.replace(answer.options, sampling=own)
         if body.alternatives is not None:
             echoes = bool(answer.echo)
             answer.options = dataclasses.replace(answer.options, keep_rows=True, prompt_rows=echoes)

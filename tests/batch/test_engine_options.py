@@ -8,7 +8,6 @@ from pyspec.engine.models import SideOptions
 from pyspec.engine.room import memory_for
 from pyspec.errors import NoMemory, OptionError
 from pyspec.requests.records import Record
-from pyspec.sampling.options import Sampling
 
 F32 = 0
 
@@ -92,13 +91,6 @@ def test_options_that_change_texts_are_part_of_the_identity(open_batch):
     """So that a journal does not go on with another kind of cache; threads are none of them."""
     plain, other = open_batch(), open_batch(type_k=F32, n_threads=2)
     assert other.identity() == {**plain.identity(), "type_k": F32}
-
-
-def test_a_batch_that_names_shared_noise_is_the_default(open_batch):
-    """Records have seeds, so either goes on where the other stopped."""
-    settings = [Settings(Sampling(noise=noise)) for noise in ("auto", "coupled", "block")]
-    first, same, other = (open_batch(settings=each).identity() for each in settings)
-    assert first == same != other
 
 
 MESSAGES = [{"role": "user", "content": "ab"}]

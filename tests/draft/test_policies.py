@@ -1,7 +1,5 @@
 """Policies of one object: what each has learned, and of whom."""
 
-import pytest
-
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import GoodputPolicy
@@ -87,25 +85,6 @@ def test_what_answers_taught_is_told_by_rule_and_draw():
     assert set(told) == {"strict greedy", "margin coupled"}
     assert told["strict greedy"].calibration.seen[6] == 1.0
     assert told["margin coupled"].calibration.hits[3] == 1.0
-
-
-@pytest.mark.parametrize(("share", "cheap"), [(0.05, True), (0.3, False)])
-def test_rows_are_cheap_where_they_were_timed(share, cheap):
-    rows = [0.0, *(10.0 * (1.0 + share * n) for n in range(64))]
-    known = CostCurve.from_tables({0: rows}, rows, rows)
-    assert made_of(known).rows_are_cheap is cheap
-    assumed = made_of(CostCurve.prior())
-    assert not assumed.rows_are_cheap
-    for n in (1, 4) * 4:
-        assumed.curve.target.observe(n, rows[n])
-    assert assumed.rows_are_cheap is cheap
-
-
-def test_a_draft_that_was_drawn_is_verified_whole():
-    policy = made_of(CostCurve.prior()).of(None, draw="block")
-    policy.plan([Place(0, 4), Place(1, 4)])
-    drafts = [Draft(0, 3, p=[0.01] * 3, whole=True), Draft(1, 3, source="lookup", match_length=1)]
-    assert policy.choose(drafts) == [3, 0]
 
 
 def test_a_text_that_moves_goes_on_under_its_new_number():

@@ -95,20 +95,16 @@ def test_long_drafts_keep_the_distribution(tiny_target, near_draft, options, n_d
     assert source.drafted > 4 * n_draws
 
 
-@pytest.mark.parametrize("noise", ["coupled", "block"])
 @pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.3}], ids=str)
-def test_a_draft_draws_what_the_targets_chain_would_leave_it(
-    tiny_target, near_draft, noise, options
-):
-    sampling = replace(WIDE, noise=noise, **options)
+def test_a_draft_draws_what_the_targets_chain_would_leave_it(tiny_target, near_draft, options):
+    sampling = replace(WIDE, **options)
     with closing(Source(tiny_target, near_draft, 1, sampling)) as source:
         drawn = {source.drafted_first(seed) for seed in range(400)}
     assert sorted(drawn) == possible(chances(near_draft, sampling)[0])
 
 
-@pytest.mark.parametrize("noise", ["coupled", "block"])
-def test_three_tokens_have_the_targets_distribution_under_top_k(tiny_target, near_draft, noise):
-    sampling = replace(WIDE, noise=noise, top_k=3)
+def test_three_tokens_have_the_targets_distribution_under_top_k(tiny_target, near_draft):
+    sampling = replace(WIDE, top_k=3)
     with closing(Source(tiny_target, near_draft, 40, sampling, length=3)) as source:
         counts = source.texts(N_DRAWS, 3)
     assert apart(counts, texts(tiny_target, sampling, 3)) < LIMIT

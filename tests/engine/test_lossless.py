@@ -33,7 +33,7 @@ def test_same_seed_same_text(open_llama, tiny_target, tiny_draft, seed, sampling
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("noise", [noise for noise in NOISES if noise != "block"])
+@pytest.mark.parametrize("noise", NOISES)
 def test_same_seed_same_text_with_every_sampler(
     open_llama, tiny_target, tiny_draft, shape, temperature, noise
 ):

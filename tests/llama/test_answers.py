@@ -6,11 +6,8 @@ import llama_cpp
 import numpy as np
 import pytest
 from helpers import tiny
-from helpers.answers import ask
 from helpers.completions import CHAT, GREEDY, PROMPT, completed, stable
 
-from pyspec.engine.options import OFF
-from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Margin
 
 SEEDED = {"max_tokens": 40, "seed": 5}
@@ -175,41 +172,6 @@ def test_generate_takes_tokens_that_are_sent(pair):
 @pytest.fixture(scope="module")
 def seeded_draft(tiny_folder):
     return tiny.write(tiny_folder / "seeded-draft.gguf", tokens=tiny.ASCII, noise=0.15)
-
-
-@pytest.mark.parametrize(("own", "noise"), [({}, "block"), ({"seed": 5}, "coupled")])
-def test_who_gives_no_seed_gets_the_faster_way_to_draw(
-    open_llama, tiny_ascii, seeded_draft, monkeypatch, own, noise
-):
-    """Here drafts that draw for themselves; a seed of the object or of the call has to give its text again."""
-    monkeypatch.setattr("pyspec.draft.policies.Policies.rows_are_cheap", True)
-    llm = open_llama(tiny_ascii, draft=seeded_draft, **own)
-    found = []
-    for more in ({}, {"seed": 6}, {"logit_bias": {5: 1.0}}):
-        llm.create_completion(PROMPT, max_tokens=8, **more)
-        found.append(llm.last_speculation["sampling"])
-    assert found == [noise, "coupled", "coupled"]
-
-
-@pytest.mark.parametrize(
-    "more", [{"draft": "none"}, {"draft": "lookup"}, {"speculation": OFF}, {"top_k": 0}], ids=str
-)
-def test_noise_is_shared_where_drawing_in_blocks_brings_nothing(
-    open_llama, tiny_ascii, seeded_draft, monkeypatch, more
-):
-    """No model drafts, or nothing truncates a row, so that a draft's whole distribution would have to be computed."""
-    monkeypatch.setattr("pyspec.draft.policies.Policies.rows_are_cheap", True)
-    llm = open_llama(tiny_ascii, draft=more.pop("draft", seeded_draft))
-    llm.create_completion(PROMPT, max_tokens=8, min_p=0.0, **more)
-    assert llm.last_speculation["sampling"] == "coupled"
-
-
-def test_a_policy_of_the_callers_may_cut_drafts(open_llama, tiny_ascii, seeded_draft, monkeypatch):
-    monkeypatch.setattr("pyspec.draft.policies.Policies.rows_are_cheap", True)
-    llm = open_llama(tiny_ascii, draft=seeded_draft)
-    warm = Sampling(temperature=1.0)
-    ask(llm, [tiny.A], 8, warm, policy=llm.new_policy(sampling=warm))
-    assert llm.last_speculation["sampling"] == "coupled"
 
 
 def test_a_seed_gives_one_text_with_any_draft(open_llama, tiny_ascii, seeded_draft):

@@ -118,38 +118,6 @@ def test_a_seed_has_32_bits(seed, wanted):
     assert Sampling(seed=seed).seed == wanted
 
 
-UNSEEDED = {"seed": 5, "unseeded": True}
-
-
-@pytest.mark.parametrize(
-    ("options", "possible", "faster", "noise"),
-    [
-        (UNSEEDED, True, True, "block"), (UNSEEDED, True, False, "coupled"),
-        (UNSEEDED, False, True, "coupled"), ({"seed": 5}, True, True, "coupled"),
-        ({}, True, True, "block"),
-        ({"seed": 5, "noise": "block"}, True, False, "block"),
-        ({"seed": 5, "noise": "block"}, False, True, "coupled"),
-        ({**UNSEEDED, "noise": "coupled"}, True, True, "coupled"),
-        ({**UNSEEDED, "noise": "llama.cpp"}, True, True, "llama.cpp"),
-    ],
-)  # fmt: skip
-def test_whose_numbers_draw_is_settled(options, possible, faster, noise):
-    """A draft draws for itself where that may be and was asked for, or is faster and nobody gave a seed."""
-    settled = Sampling(**options).settled(possible=possible, faster=faster)
-    assert settled.published["sampling"] == settled.noise == noise
-    assert settled.draw == ("apart" if noise == "llama.cpp" else noise)
-    assert settled.coupling is None or settled.coupling.block is (noise == "block")
-
-
-@pytest.mark.parametrize(
-    "options", [{"temperature": 0.0}, {"top_k": 1}, {"mirostat_mode": 2}], ids=str
-)
-def test_what_the_engine_does_not_draw_is_no_block(options):
-    settled = Sampling(**options, noise="block").settled(possible=True, faster=True)
-    assert settled.draw != "block"
-    assert settled.coupling is None
-
-
 A, B, C = tiny.A, tiny.A + 1, tiny.A + 2
 REPEATING = [A, B, C, A, B]
 """A text that c would prolong a repetition of two tokens of."""

@@ -1,7 +1,6 @@
 """Samplers beyond OpenAI's, and the noise of their draws, as each interface of the server takes them."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from helpers import tiny
@@ -45,23 +44,6 @@ def test_samplers_and_noise_by_request(server, monkeypatch, path, noise):
     assert status == 200
     assert (told["speculation"]["sampling"], told["speculation"]["seed"]) == (noise, 7)
     assert {name: getattr(seen[0], name) for name in MORE} == MORE
-
-
-@pytest.mark.parametrize(
-    ("seed", "cheap", "noise"),
-    [({}, True, "block"), ({}, False, "coupled"), ({"seed": 7}, True, "coupled")],
-)
-def test_drafts_of_an_answer_without_a_seed_draw_for_themselves(
-    server, monkeypatch, seed, cheap, noise
-):
-    """Where rows are cheap and the server has no seed; an answer with one comes again by it."""
-    settings = server.batch.settings
-    unseeded = replace(settings, sampling=replace(settings.sampling, unseeded=True))
-    monkeypatch.setattr(server.batch, "settings", unseeded)
-    monkeypatch.setattr("pyspec.draft.policies.Policies.rows_are_cheap", cheap)
-    body = {**PATHS["chat/completions"], "temperature": 1.5, **seed}
-    status, told = post(server, json.dumps(body).encode(), "/v1/chat/completions")
-    assert (status, told["speculation"]["sampling"]) == (200, noise)
 
 
 @pytest.mark.parametrize(
