@@ -43,9 +43,6 @@ class Exchange:
     answer: Result | None = None
     seed: int = 0  # the sampler's
 
-    def asked(self) -> Message:
-        return Message(role="user", content=self.user)
-
 
 @dataclass
 class Conversation:
@@ -70,7 +67,7 @@ class Conversation:
         """The turns from exchange `first` on, after the system turn."""
         turns = [Message(role="system", content=self.system)] if self.system is not None else []
         for exchange in self.exchanges[first:]:
-            turns.append(exchange.asked())
+            turns.append(Message(role="user", content=exchange.user))
             if exchange.answer is not None:
                 turns.append(_turn(exchange.answer))
         return turns

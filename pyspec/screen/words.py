@@ -45,7 +45,10 @@ def _against(block: Mapping[str, Any]) -> str:
     factor, off = block.get("times_plain"), ""
     if factor is None:
         return ""
-    if _mostly_off(block):
+    plain = block.get("choice", {}).get("rounds_by_length", {}).get(0, 0)
+    if (
+        2 * plain > block["rounds"] * block["mean_length"]
+    ):  # tokens of rounds without checked drafts
         hard, cheap = "this text is hard to predict", "checking them hardly pays off here"
         off = f"drafts off: {cheap if _right(block) else hard}"
     if factor <= 1 - SAME:
@@ -77,12 +80,6 @@ def _slowed_by(block: Mapping[str, Any], factor: float) -> str:
     lost = (1 - factor) * (times.get("total_ms", 0.0) - times.get("prefill_ms", 0.0))
     drafting = times.get("draft_ms", 0.0) + times.get("companion_ms", 0.0)
     return f"{'drafting' if 2 * drafting > lost > 0 else 'checking'} takes too long here"
-
-
-def _mostly_off(block: Mapping[str, Any]) -> bool:
-    """Whether most tokens of an answer came from rounds without checked drafts."""
-    plain = block.get("choice", {}).get("rounds_by_length", {}).get(0, 0)
-    return bool(2 * plain > block["rounds"] * block["mean_length"])
 
 
 def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:

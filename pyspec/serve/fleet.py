@@ -28,14 +28,13 @@ from pyspec.errors import (
     InputError,
     ModelNotFound,
     OptionError,
-    ShuttingDown,
     TooManyRequests,
 )
 from pyspec.gguf.header import read_header
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.serve import ServerSettings
 from pyspec.serve.interface import AnswerListener
-from pyspec.serve.service import Service
+from pyspec.serve.service import Service, refuse_if
 
 _WAIT_S = 30.0  # time for a model's answers to end before it is unloaded
 MAX_INPUTS = 2048  # largest number of texts per request, as OpenAI has it
@@ -117,20 +116,16 @@ class Fleet:
 
     async def take(self, name: str | None) -> Service:
         """A model's service, loaded if need be. It stays loaded until `release`."""
-        self._still_taking()
+        refuse_if(self.draining)
         service = self.default if self._others is None else self._loaded.get(name or self._first)
         if service is None:
             async with self._loading:
                 service = await self._load(name or self._first)
-            self._still_taking()  # loading takes long
+            refuse_if(self.draining)  # loading takes long
         self._users[service] = self._users.get(service, 0) + 1
         if self._loaded.get(own := service.serving.model) is service:
             self._loaded[own] = self._loaded.pop(own)
         return service
-
-    def _still_taking(self) -> None:
-        if self.draining:
-            raise ShuttingDown("the server is shutting down", "try again in a moment")
 
     def release(self, service: Service) -> None:
         """Give back a service that `take` returned."""

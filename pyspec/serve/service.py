@@ -53,6 +53,12 @@ LIGHT = 1 << 15  # bytes of requests that are prepared at once; larger ones have
 _AT_ONCE = 2  # threads for large requests, which must not delay others
 
 
+def refuse_if(draining: bool) -> None:
+    """Raise ShuttingDown where no request is taken any more."""
+    if draining:
+        raise ShuttingDown("the server is shutting down", "try again in a moment")
+
+
 class Service:
     """Reads requests and runs a `Batch` for them in its own thread. answered: is called at the end of each answer."""
 
@@ -87,10 +93,10 @@ class Service:
         self, prefix: str, body: bodies.Body, size: int, holder: str = ""
     ) -> PendingRequest:
         """Read a request of `size` bytes, and submit its answers. holder: the client's key. Raises InputError and the like."""
-        self._still_taking()
+        refuse_if(self.draining)
         name = uuid.uuid4().hex[:24]
         answers = await self._understood(body, name, size)
-        self._still_taking()
+        refuse_if(self.draining)
         self._room_for(len(answers))
         full = f"{prefix}{name}"
         pending = PendingRequest(self.serving, self.piece, self.answered, body, answers, full)
@@ -104,10 +110,6 @@ class Service:
             self.batch.submit(answer)
         self._wake.set()
         return pending
-
-    def _still_taking(self) -> None:
-        if self.draining:
-            raise ShuttingDown("the server is shutting down", "try again in a moment")
 
     async def count(self, body: bodies.Body, size: int) -> int:
         """Count the tokens of a request's prompts, without answering it. size: bytes of the request."""
