@@ -88,8 +88,7 @@ _ROWS_A_SEQUENCE = 72
 class Models:
     """The target as a `llama_cpp.Llama`, with its draft and companion, before contexts are created.
 
-    at_once: largest number of sequences. kwargs: those of `TargetLlama`. Raises
-    ModelInvalid, ModelNotFound or UnsupportedModel.
+    at_once: largest number of sequences. kwargs: those of `TargetLlama`. Raises ModelInvalid, ModelNotFound or UnsupportedModel.
     """
 
     def __init__(

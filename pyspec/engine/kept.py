@@ -249,8 +249,7 @@ class PromptCache:
         """Load what the file holds of a prompt's beginning; returns how many tokens that saves."""
         if self._file is None:
             return 0
-        held = self._file.load(0, self._llm.n_ctx() - 1, tokens)
-        if held:
+        if held := self._file.load(0, self._llm.n_ctx() - 1, tokens):
             self._llm.hold(held)
         self._restored = common_prefix(held, tokens)
         return self._restored

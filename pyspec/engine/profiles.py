@@ -43,14 +43,16 @@ _MAX_BYTES = 4 << 20
 class Prior(msgspec.Struct, forbid_unknown_fields=True):
     """The file beside a draft: its acceptance, which holds on any machine.
 
-    draft and companion are sha256 of the files. The companion's part is ignored with another companion or none. Lookup has no
-    part: its acceptance is not a property of the draft, and what one kind of text taught did harm with others.
+    Lookup has no part: its acceptance is not a property of the draft, and what one kind of text taught did harm with others.
     """
 
     draft: str
+    """The file's sha256."""
     companion: str
+    """Its file's sha256."""
     calibration: Calibration
     judged: Logistic
+    """What the companion's scores tell; ignored with another companion or none."""
     coupled: Calibration = msgspec.field(default_factory=Calibration)
     format: Literal[1] = 1
 
@@ -85,11 +87,13 @@ def read_prior(draft: Path) -> Prior | None:
 
 
 class SideFile(NamedTuple):
-    """A draft or companion: its file, the bytes that one of its steps reads, and whether it reads the target's states."""
+    """A draft or companion."""
 
     path: Path
     size: int
+    """Bytes that one of its steps reads."""
     reads_states: bool = False
+    """Whether it reads the target's states."""
 
 
 def placed(llm: Any) -> str:

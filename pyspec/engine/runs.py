@@ -161,11 +161,13 @@ def threads_beside(most: int, processors: int, others: float) -> int:
 class Threads:
     """The threads of some llama.cpp contexts: `most`, or fewer while others need processors.
 
-    contexts: as llama_cpp has them; they must outlive this. load: the processors' load since the last look.
+    contexts: as llama_cpp has them; they must outlive this.
     """
 
     def __init__(self, contexts: Sequence[Any], most: int, load: Watch) -> None:
-        self._contexts, self._most, self._load = contexts, most, load
+        self._contexts, self._most = contexts, most
+        self._load = load
+        """The processors' load since the last look."""
         self.n = most
         self._next = 0.0
         self._waiting = 0

@@ -22,10 +22,9 @@ from pyspec.text.parts import common_prefix
 
 
 class ScoreRows:
-    """Stands for an [n_tokens, n_vocab] array of which only a few rows were kept.
+    """Stands for an [n_tokens, n_vocab] array of which only a few rows were kept, from the position `first` on.
 
-    `first` is the position of the first kept row. Reading a row costs nothing; only converting it to an array allocates all of
-    it, with zeros for the rows that were not kept.
+    Reading a row costs nothing; only converting it to an array allocates all of it, with zeros for the rows that were not kept.
     """
 
     def __init__(self, first: int, rows: list[npt.NDArray[np.float32]], n_vocab: int) -> None:

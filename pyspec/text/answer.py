@@ -60,14 +60,14 @@ class AnswerReader:
         """Tokens of reasoning so far."""
 
     @property
-    def done(self) -> bool:
-        """Whether a stop string was met; further tokens are ignored."""
-        return self._finder.found is not None
-
-    @property
     def stopped_by(self) -> str | None:
         """The stop string that was met, if any."""
         return self._finder.found
+
+    @property
+    def done(self) -> bool:
+        """Whether a stop string was met; further tokens are ignored."""
+        return self.stopped_by is not None
 
     @property
     def halfway(self) -> bool:
@@ -133,8 +133,7 @@ def _content(text: str) -> list[AnswerPart]:
 class Speech:
     """How one model writes answers: its notation, and which tokens stand for its marks.
 
-    sources: its chat templates. tokenizer: a `GuardedTokenizer`. piece: bytes of a token, empty for control tokens. quiet:
-    template variables that ask for no reasoning, or as little as possible; empty if the template has none.
+    sources: its chat templates. tokenizer: a `GuardedTokenizer`. piece: bytes of a token, empty for control tokens.
     """
 
     def __init__(
@@ -146,6 +145,7 @@ class Speech:
         text = "\n".join(sources)
         self.notation = Notation.of(text, lambda mark: self.token_of(mark) is not None)
         self.quiet = quiet_arguments(text)
+        """Template variables that ask for no reasoning, or as little as possible; empty if the template has none."""
         self._effort = known_efforts(text)
         self._budgets = "thinking_budget" in text
 

@@ -28,8 +28,6 @@ from pyspec.text.parts import AnswerPart, Result, Step, Token, TokenLogprobs, Us
 class ChatCompletion:
     """One chat completion by a model's own template.
 
-    prompt: its tokens. grammar: what the answer must follow, None for any text.
-
     Args:
         llm: A `TargetLlama`.
         given: Arguments of `create_chat_completion`, by name.
@@ -49,10 +47,13 @@ class ChatCompletion:
             tools = []
         messages = from_outside(given["messages"])
         self.prompt: list[int] = llm.template.prompt(messages, tools=tools, arguments=arguments)
+        """Its tokens."""
         left, wanted = tools_left([each["function"] for each in tools], choice if tools else None)
         known = {each["name"]: each.get("parameters") for each in left}
         stops = [*([stop] if isinstance(stop, str) else stop or ()), *llm.template.stop]
         content, speech = format_language(given["response_format"]), llm.speech
+        self.grammar: Any
+        """What the answer must follow; None for any text."""
         self._call: str | None = None
         self._id, self._created = uuid.uuid4().hex, int(time.time())
         if llm.template.is_plain or not (tools or speech.notation.marks(tools=False)):
