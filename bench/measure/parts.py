@@ -76,6 +76,7 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     "switch": [(GoodputPolicy, "_pays", _always)],  # drafts only where they gain
     "trials": [(UseSwitch, "_spend", lambda *_: False)],  # trials of a model that did not gain
     "taught": [(GoodputPolicy, "begin_with", lambda *_: None)],  # what other processes saw of gains
+    "scouts": [(GoodputPolicy, "_scouts", lambda _, drafting: drafting)],  # one of a batch drafts first
     "rest": [(GoodputPolicy, "_left", lambda _, place: float(place.left))],  # expected rest of an answer
     "pause": [(goodput, "_REST", 1)],  # rounds without a draft, once none pays
     "expectation": [(Forecast, "brought", _counted)],  # gain by half expectation

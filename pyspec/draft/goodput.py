@@ -29,6 +29,7 @@ _REFRESH = 128  # rounds that tables are kept: what they are made from changes s
 _USUAL = 64.0  # tokens of an answer, until one was seen
 _LIKELY = 32.0  # expected remaining tokens of an answer, plus as many as it has so far
 _REST = 8  # rounds that "no draft pays" is taken to hold: asking costs 1 % of a token of 7 ms
+_SCOUTED = 8  # rounds with a draft before all of a batch draft: until then one sequence pays for learning what it costs
 _MARKUP = 0.6  # share of the drafts' gain that a ms of drafting has to earn on top of plain decoding's price
 
 
@@ -41,12 +42,17 @@ class _Tables(NamedTuple):
     gain: float  # tokens per round and sequence that drafting is expected to bring
 
 
+def _size(n_seq: int) -> int:
+    """Batches that share what drafts gained: of 1, 2, 3 to 4, 5 to 8, ... so that one of a power of two may shrink."""
+    return (n_seq - 1).bit_length()
+
+
 class Experience(msgspec.Struct):
     """What answers under one rule, drawn in one way, have taught a `GoodputPolicy`."""
 
     calibration: Calibration
     lookup: LookupEstimator
-    switches: dict[int, SwitchState]  # by `bit_length` of the number of sequences
+    switches: dict[int, SwitchState]  # by `_size` of the batch
     usual: float  # tokens of an answer
 
     def __post_init__(self) -> None:
@@ -95,7 +101,7 @@ class GoodputPolicy(LengthPolicy):
     ) -> None:
         super().__init__(curve, learned)
         self._companion, self._auto = companion, auto
-        self._drafting: defaultdict[int, UseSwitch] = defaultdict(switch)  # by size of the batch
+        self._drafting: defaultdict[int, UseSwitch] = defaultdict(switch)  # by `_size` of the batch
         self._scoring = UseSwitch()
         self._usual = _USUAL  # tokens per answer
         self._texts: dict[int, tuple[int, int]] = {}  # tokens when each sequence began, and now
@@ -125,11 +131,11 @@ class GoodputPolicy(LengthPolicy):
             return Plan([0] * self._n_seq)
         self._catch_up()
         self._read_costs(len(places), max([place.depth for place in places]))
-        lengths = [min(self._longest, place.room) if self._pays(place) else 0 for place in places]
-        drafting = [place for place, n in zip(places, lengths, strict=True) if n]
+        drafting = self._scouts([place for place in places if self._pays(place)])
         if not drafting:
             self._rest = _REST
-            return Plan(lengths)
+            return Plan([0] * self._n_seq)
+        lengths = [min(self._longest, place.room) * (place in drafting) for place in places]
         learned, table = self.learned_of([place.seq for place in drafting]), self._table
         return Plan(lengths, learned.calibration.table, table.floors, self._score(places))
 
@@ -214,8 +220,11 @@ class GoodputPolicy(LengthPolicy):
         Where drafts gain, a ms of drafting delays the next such round, so its price lies between plain decoding's and goodput's.
         Charging the whole difference loses where sequences differ; none loses 2 to 4 % on recorded drafts that pay.
         """
-        won = self._drafting[self._n_seq.bit_length()].share(gain)
-        return 1.0 / (1.0 - _MARKUP * won)
+        return 1.0 / (1.0 - _MARKUP * self._switch.share(gain))
+
+    @property
+    def _switch(self) -> UseSwitch:
+        return self._drafting[_size(self._n_seq)]
 
     def _pays(self, place: Place) -> bool:
         """Whether running the draft model pays: its gain over the tokens left, against the cost of catching up."""
@@ -224,8 +233,13 @@ class GoodputPolicy(LengthPolicy):
         if not self._auto:
             return True
         cost = self._catching_up(self.curve.draft, place.lag)
-        switch = self._drafting[self._n_seq.bit_length()]
-        return switch.on(place.seq, self._table.gain, cost, self._left(place))
+        return self._switch.on(place.seq, self._table.gain, cost, self._left(place))
+
+    def _scouts(self, drafting: list[Place]) -> list[Place]:
+        """All of these, or where too few rounds drafted with such a batch the one with the least to read."""
+        if not self._auto or len(drafting) < 2 or self._switch.state.count >= _SCOUTED:
+            return drafting
+        return [min(drafting, key=lambda place: place.lag)]
 
     def _catching_up(self, side: RowTimes, unread: int) -> float:
         """Tokens that it costs a side model to read this many tokens before its first step."""
@@ -290,7 +304,7 @@ class GoodputPolicy(LengthPolicy):
 
     def _earn(self, n_seq: int, tokens: float) -> UseSwitch:
         """Credit this many tokens per sequence to trials; returns the switch for batches of this size."""
-        switch = self._drafting[n_seq.bit_length()]
+        switch = self._drafting[_size(n_seq)]
         switch.earn(tokens)
         if self._companion:
             self._scoring.earn(tokens)

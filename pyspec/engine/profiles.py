@@ -230,7 +230,7 @@ class PairMemory:
             self._file = stamp(Path(llm.model_path))
         where = f"{self._threads} threads, {placed(llm)}, {processor()}, {engine_build()}"
         drafts = [stamp(side.path) for side in sides[:1]]
-        self._name = f"pair 2, {drafts}, {where}"
+        self._name = f"pair 3, {drafts}, {where}"
         self._known = self._begun = self._read()
         self._watch, self._written = Watch(), perf_counter()
         self.temper = self._known.temper

@@ -32,7 +32,7 @@ def test_prompts_that_share_a_round_are_no_cost_of_its_drafts():
     for rows in (4, 200):
         policy = measured()
         round_of(policy, 3, 1, verify_rows=rows)
-        gains.append(policy._drafting[1].gain(0.0))
+        gains.append(policy._drafting[0].gain(0.0))
     assert gains[0] == pytest.approx(gains[1])
 
 
@@ -41,15 +41,15 @@ def test_what_a_round_gained_is_its_tokens_less_their_cost():
     policy = measured(auto=False)
     round_of(policy, 3, 3)
     cost = (LINE[4] - LINE[1] + 3 * SIDE[1]) / LINE[1]
-    brought = policy._drafting[1].gain(0.0) * 4.0 + cost  # one round and an expectation of three
+    brought = policy._drafting[0].gain(0.0) * 4.0 + cost  # one round and an expectation of three
     assert 2.0 < brought < 3.0  # the mean of three tokens and of what was expected
 
 
 def test_what_lookup_gained_says_nothing_of_the_model():
     policy = measured(auto=False)
-    before = policy._drafting[1].gain(0.0)
+    before = policy._drafting[0].gain(0.0)
     round_of(policy, 3, 3, source=LOOKUP)
-    assert policy._drafting[1].gain(0.0) == before
+    assert policy._drafting[0].gain(0.0) == before
 
 
 def test_a_text_without_a_draft_takes_its_row():
@@ -79,7 +79,7 @@ def test_rounds_without_drafts_save_up_for_a_trial():
     for rounds in (80, 4000):
         policy = measured()
         for _ in range(300):
-            policy._drafting[1].used(-0.4)
+            policy._drafting[0].used(-0.4)
         policy.plan([Place(0, 16, 0, 400, 50)])
         policy.begin_sequence(0)
         for _ in range(rounds):
@@ -95,7 +95,7 @@ def test_after_short_answers_one_without_a_limit_is_taken_to_be_short():
     for length in (10, 300):
         policy = measured()
         for _ in range(20):
-            policy._drafting[1].used(0.5, 2.0)
+            policy._drafting[0].used(0.5, 2.0)
         for _ in range(10):
             policy.begin_answer()
             policy.plan([Place(0, 16, 0, 1 << 30, 50)])
@@ -111,7 +111,7 @@ def test_a_text_of_which_few_tokens_were_asked_for_is_expected_to_have_them_all(
     for left in (60, 1 << 30):
         policy = measured()
         for _ in range(40):
-            policy._drafting[1].used(0.3, 1.5)
+            policy._drafting[0].used(0.3, 1.5)
         drafted[left] = any(policy.plan([Place(0, 16, 1800, left, 50)]).lengths)
     assert drafted == {60: True, 1 << 30: False}
 
@@ -131,7 +131,7 @@ def test_many_texts_save_up_for_trials_no_faster_than_one():
     for seqs in ((0,), (0, 1, 2, 3)):
         policy = measured(auto=False)
         round_of(policy, 1, 1, seqs=seqs)
-        saved.append(policy._drafting[len(seqs).bit_length()]._credit)
+        saved.append(policy._drafting[(len(seqs) - 1).bit_length()]._credit)
     assert saved[0] == pytest.approx(saved[1]) != 0.0
 
 
@@ -182,7 +182,7 @@ def test_a_companion_saves_up_for_trials_too():
     policy = measured(companion=True)
     for _ in range(80):
         policy.watch(1, 10.0, 10.0, 50)
-    assert policy._scoring._credit == pytest.approx(policy._drafting[1]._credit)
+    assert policy._scoring._credit == pytest.approx(policy._drafting[0]._credit)
     assert policy._scoring._credit > 0.0
 
 

@@ -47,6 +47,6 @@ def test_drafting_costs_more_where_rounds_with_drafts_win():
     for won in (0.0, 2.0):
         policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.1 * t for t in table], table))
         for _ in range(20):
-            policy._drafting[1].used(won, 3.0)
+            policy._drafting[0].used(won, 3.0)
         floors.append(policy.plan([Place(0, 16, 0, 200, 50)]).floors)
     assert all(high > low for low, high in zip(floors[0][:10], floors[1][:10], strict=True))

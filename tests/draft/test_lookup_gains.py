@@ -10,7 +10,7 @@ from pyspec.draft.types import Place
 def test_catching_up_that_costs_more_than_is_left_is_not_begun(left):
     policy = measured()
     for _ in range(40):
-        policy._drafting[1].used(3.0, 5.0)
+        policy._drafting[0].used(3.0, 5.0)
     lag = int(left * LINE[1] / (SIDE[2] - SIDE[1])) + 1
     assert policy.plan([Place(0, 16, lag, left, 50)]).lengths == [0]
     policy.begin_sequence(0)

@@ -6,7 +6,7 @@ from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.draft.stopping import draft_floors
 from pyspec.draft.switch import UseSwitch
-from pyspec.draft.types import Place
+from pyspec.draft.types import Draft, Outcome, Place, SeqOutcome
 
 
 class Scripted(UseSwitch):
@@ -47,7 +47,20 @@ def test_another_number_of_texts_is_thought_of_at_once():
     assert not drafts(policy, 50)
     Scripted.says = True
     assert not drafts(policy, 51)
-    assert all(policy.plan([Place(seq, 16, 0, 400, 52) for seq in (0, 1)]).lengths)
+    assert any(policy.plan([Place(seq, 16, 0, 400, 52) for seq in (0, 1)]).lengths)
+
+
+def test_one_text_of_a_batch_learns_what_drafts_cost_before_all_pay():
+    """The one with the least to read, while few rounds had drafts."""
+    Scripted.says = True
+    policy = GoodputPolicy(CostCurve.prior(), switch=Scripted)
+    batch = [Place(seq, 16, lag, 400, 300) for seq, lag in enumerate((200, 30, 100))]
+    for _ in range(8):
+        assert [n > 0 for n in policy.plan(batch).lengths] == [False, True, False]
+        policy.choose([Draft(1, 4, [0.99] * 4)])
+        seen = [SeqOutcome(seq, *[4 * (seq == 1)] * 2) for seq in range(3)]
+        policy.observe(Outcome(seen, 11.0, 7, 4.0, 4))
+    assert all(policy.plan(batch).lengths)
 
 
 def test_floors_follow_what_is_learned_in_one_round_of_a_hundred():

@@ -37,7 +37,7 @@ def pair(open_llama, tiny_target, tiny_draft, quiet):
 
 def began(llm, rule=Strict(), draw="greedy"):  # noqa: B008 - frozen
     policy = llm.policies.new(None, rule, draw)
-    return policy._drafting[1].state, policy.learned
+    return policy._drafting[0].state, policy.learned
 
 
 def facts():
@@ -49,7 +49,7 @@ def teach(llm, rule=Strict(), draw="greedy", gain=-0.5):  # noqa: B008 - frozen
     """Ten rounds in which a draft lost, and tokens of one bin that were refused."""
     policy = llm.policies.of(None, rule, draw)
     for _ in range(10):
-        policy._drafting[1].used(gain, 1.0)
+        policy._drafting[0].used(gain, 1.0)
         policy.learned.calibration.update(0, 20, False)
 
 
