@@ -13,6 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+READ: dict[str, Any] = {}
+"""What reads the option `extra_buffers`, where `leave_extra_off` took its place."""
+
 
 def leave_extra_off() -> None:
     """Load every model of this process without extra buffers that would end it, if they would."""
@@ -22,6 +25,7 @@ def leave_extra_off() -> None:
 
     probe = cached(load_manifest().get("smollm2-companion"))
     if probe is not None and not check.check_model(probe):
+        READ["extra_buffers"] = check.extra_buffers
         check.extra_buffers = lambda option="auto": option == "on"
         without_extra()
 
