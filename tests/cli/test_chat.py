@@ -34,7 +34,8 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 
 def words(target, *options):
     chat = ["chat", "-m", target, "--trust-model", "-t", "1", "-c", "512", "--temp", "0"]
-    return [*chat, "--draft", "lookup", "--stats", *options]
+    # an unproved file with extra buffers ends the process where AMX's kernels crash
+    return [*chat, "--extra-buffers", "off", "--draft", "lookup", "--stats", *options]
 
 
 def command(target, *options):
