@@ -31,7 +31,7 @@ from pyspec.machine import AUTO, parse_devices
 from pyspec.machine.child import run_child
 from pyspec.machine.devices import device_array, layer_devices
 from pyspec.machine.files import recall, remember, show, stamp
-from pyspec.machine.machine import engine_build, processor
+from pyspec.machine.machine import engine_build, has_amx, processor
 from pyspec.machine.others import file_name_of, name_of
 from pyspec.sampling.limits import MAX_DRAFT, check_cache_type, check_ranges
 
@@ -216,9 +216,11 @@ class _Loading:
         self._devices, self.experts = device_array(found), 0
         if names:
             params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
+        # where the target works only without extra buffers, its kernels are the draft's, whose own trial may not come to them
+        extra = target.loading.extra_buffers if own.use_extra_bufts else "off"
         loading: Loading = replace(
             target.loading, devices=names, head=head, type_k=options.type_k, type_v=options.type_v,
-            overrides=(), lora=None, tensors=(),
+            overrides=(), lora=None, tensors=(), extra_buffers=extra,
         )  # fmt: skip
         if names != target.devices:  # the target's split is for other devices
             params.tensor_split, params.main_gpu = None, 0
@@ -300,9 +302,10 @@ def check_pair(draft: Path, target: Any, states: States) -> None:
     """Let a child process draft with this draft and target, on the CPU, once per version of the two files.
 
     Where a head's sizes do not fit, llama.cpp asserts, reads out of bounds, or never ends; headers do not tell everything.
-    Raises ModelRejected. Drafts that ship with pyspec and trusted targets are not tried.
+    Raises ModelRejected. Trusted targets are not tried, nor drafts that ship with pyspec but where AMX may crash.
     """
-    if target.trust or (ships(draft) and not states.inside):
+    may_crash = target.model_params.use_extra_bufts and has_amx()
+    if target.trust or (ships(draft) and not states.inside and not may_crash):
         return
     loading = target.loading
     at, of = stamp(draft), stamp(Path(target.model_path))
