@@ -68,9 +68,25 @@ class Pair(msgspec.Struct):
     drafting: float = (
         0.0  # share of the drafted answer's time after the prompt in which drafts were made
     )
-    rows: float = (
-        0.0  # the same for what its verifies took beyond as many decodes of the plain answer
-    )
+    rows: float | None = None  # the same for its decodes beyond as many of the plain answer
+
+
+def medians(pairs: Sequence[Pair]) -> dict[str, float]:
+    """A prompt's figures."""
+    of = {
+        "times": [p.drafted / p.plain for p in pairs],
+        "whole": [p.whole_drafted / p.whole_plain for p in pairs],
+        "tokens": [p.tokens_a_round for p in pairs],
+        "drafting": [100 * p.drafting for p in pairs if p.drafting is not None],
+        "rows": [100 * p.rows for p in pairs if p.rows is not None],
+        "rate": [p.plain for p in pairs],
+    }
+    return {name: median(values) for name, values in of.items() if values}
+
+
+def share(of: dict[str, float], cost: str) -> str:
+    """A cost in percent; empty on a page that is older than it."""
+    return f"{of[cost]:.1f} %" if cost in of else ""
 
 
 def said(pairs: Sequence[Pair]) -> float | None:
@@ -85,23 +101,13 @@ class Everyday(Made, kw_only=True):
     tokens: int
     pairs: dict[str, dict[str, list[Pair]]]
 
-    def ratios(self, temperature: str) -> list[float]:
-        """Times plain of each prompt."""
-        return [
-            median(p.drafted / p.plain for p in pairs) for pairs in self.pairs[temperature].values()
-        ]
-
     def figures(self, temperature: str) -> dict[str, str]:
         """The figures of a temperature that a text may quote."""
-        ratios = self.ratios(temperature)
-        middle = fmean(ratios)
-        half = half_width(ratios) if len(ratios) > 1 else 0.0
         prompts = self.pairs[temperature].values()
-        whole = fmean(median(p.whole_drafted / p.whole_plain for p in each) for each in prompts)
-        drafting, rows = (
-            100 * fmean(median(getattr(pair, cost) for pair in each) for each in prompts)
-            for cost in ("drafting", "rows")
-        )
+        each = [medians(pairs) for pairs in prompts]
+        means = {name: fmean(one[name] for one in each) for name in each[0]}
+        ratios, middle = [one["times"] for one in each], means["times"]
+        half = half_width(ratios) if len(ratios) > 1 else 0.0
         told = [one / ratio for one, ratio in zip(map(said, prompts), ratios) if one is not None]
         return {
             "mean": f"{middle:.2f}",
@@ -110,10 +116,10 @@ class Everyday(Made, kw_only=True):
             "best": f"{max(ratios):.2f}",
             "slower": str(sum(ratio < SLOW for ratio in ratios)),
             "prompts": str(len(ratios)),
-            "whole": f"{whole:.2f}",
-            "drafting": f"{drafting:.1f} %",
-            "rows": f"{rows:.1f} %",
-            "rate": f"{fmean(p.plain for each in prompts for p in each):.0f}",
+            "whole": f"{means['whole']:.2f}",
+            "drafting": share(means, "drafting"),
+            "rows": share(means, "rows"),
+            "rate": f"{fmean(p.plain for pairs in prompts for p in pairs):.0f}",
             "near": f"{sum(abs(off - 1) < NEAR for off in told)} of {len(told)}" if told else "",
         }
 
@@ -181,15 +187,11 @@ def _costs(drafted: dict[str, Any], plain: dict[str, Any]) -> tuple[float, float
 
 def row(temperature: str, name: str, pairs: Sequence[Pair]) -> list[str]:
     """A prompt's line of the table."""
-    told = said(pairs)
+    told, of = said(pairs), medians(pairs)
     figures = (
-        f"{median(pair.drafted / pair.plain for pair in pairs):.3f}",
-        "" if told is None else f"{told:.3f}",
-        f"{median(pair.whole_drafted / pair.whole_plain for pair in pairs):.3f}",
-        f"{median(pair.tokens_a_round for pair in pairs):.2f}",
-        *(f"{100 * median(share):.1f} %" for share in zip(*((p.drafting, p.rows) for p in pairs))),
-        f"{median(pair.plain for pair in pairs):.1f}",
-    )
+        f"{of['times']:.3f}", "" if told is None else f"{told:.3f}", f"{of['whole']:.3f}", f"{of['tokens']:.2f}",
+        share(of, "drafting"), share(of, "rows"), f"{of['rate']:.1f}",
+    )  # fmt: skip
     return [temperature, name, *figures, f"{sum(pair.equal for pair in pairs)} of {len(pairs)}"]
 
 
@@ -201,9 +203,8 @@ def shown(found: Everyday) -> str:
         f = found.figures(temperature)
         mean = f"{f['mean']} ({f['interval']}), lowest {f['worst']}, {f['slower']} under {SLOW}"
         near = f["near"] and f"{f['near']} within {100 * NEAR:.0f} %"
-        rows.append(
-            [temperature, "mean", mean, near, f["whole"], "", f["drafting"], f["rows"], "", ""]
-        )
+        costs = f["drafting"], f["rows"]
+        rows.append([temperature, "mean", mean, near, f["whole"], "", *costs, "", ""])
     return table(HEAD, rows)
 
 

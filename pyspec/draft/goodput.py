@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -321,10 +321,17 @@ class GoodputPolicy(LengthPolicy):
         """Learn from the length of the sequence that ends under this number, and end its trial."""
         self._rest = 0
         if seq in self._texts:
-            self._usual += 0.2 * (self._emitted(seq) + 1 - self._usual)
+            self._usual = self._usual_after([seq])
             del self._texts[seq]
         for switch in self._drafting.values():
             switch.begin(seq)
+
+    def _usual_after(self, ended: Iterable[int]) -> float:
+        """Tokens of an answer to expect, once these sequences have ended."""
+        usual = self._usual
+        for seq in ended:
+            usual += 0.2 * (self._emitted(seq) + 1 - usual)
+        return usual
 
     def move_sequence(self, seq: int, to: int) -> None:
         """Keep what is known of a sequence under its new number."""
@@ -338,7 +345,10 @@ class GoodputPolicy(LengthPolicy):
         """What the answers so far have taught, for a later process."""
         self._catch_up()
         switches = {size: switch.state for size, switch in self._drafting.items()}
-        return Experience(self.learned.calibration, self.learned.lookup, switches, self._usual)
+        usual = self._usual_after(
+            self._texts
+        )  # in a process that answers once no other text begins
+        return Experience(self.learned.calibration, self.learned.lookup, switches, usual)
 
     def begin_with(self, seen: Experience) -> None:
         """Start from what earlier processes were taught; acceptance comes with `learned`."""

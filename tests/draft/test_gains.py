@@ -89,6 +89,14 @@ def test_rounds_without_drafts_save_up_for_a_trial():
     assert tried == {80: False, 4000: True}
 
 
+def test_the_only_answer_of_a_process_tells_the_next_how_long_answers_are():
+    policy = measured()
+    before = policy.experience().usual
+    for n in range(10):
+        policy.plan([Place(0, 16, 0, 100, 50 + n)])
+    assert policy.experience().usual == pytest.approx(before + 0.2 * (10 - before))
+
+
 def test_after_short_answers_one_without_a_limit_is_taken_to_be_short():
     """A prompt that pays for an answer of usual length is not read where answers end after ten tokens."""
     read = {}
