@@ -91,15 +91,12 @@ def check_model(
 ) -> bool:
     """Check whether a model may be loaded, and return whether its weights may go to extra buffers.
 
-    With `trust` only the header is read. Files that ship with pyspec are checked only where AMX may crash. Raises ModelNotFound,
-    ModelUnreadable or ModelInvalid for the file itself, ModelRejected if the trial load failed or died.
+    With `trust`, only the header of a file not seen before is read. Files that ship with pyspec are checked only where AMX may
+    crash. Raises ModelNotFound, ModelUnreadable or ModelInvalid for the file itself, ModelRejected if the trial failed or died.
     """
     path = Path(path)
     extra = extra_buffers(loading.extra_buffers)
     if ships(path) and not has_amx():
-        return extra
-    if trust:
-        read_header(path, weights=not loading.vocab_only)
         return extra
     buffers = f"extra buffers {loading.extra_buffers}"
     kind = f"{loading.what} on {loading.place}, {buffers}, {processor()}, {engine_build()}"
@@ -108,7 +105,10 @@ def check_model(
     for works in (extra, False):
         if known == _fact(works, before):
             return works
-    works = _trial(read_header(path, weights=not loading.vocab_only), loading, extra)
+    header = read_header(path, weights=not loading.vocab_only)
+    if trust:
+        return extra
+    works = _trial(header, loading, extra)
     if stamps(path) == before:  # else it changed during the trial
         remember(kind, before[0], _fact(works, before))
     return works

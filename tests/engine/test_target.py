@@ -60,6 +60,13 @@ def test_extra_buffers_that_crash_are_left_off(tiny_target, tiny_draft, amx_cras
     assert sum("extra weight buffers" in record.message for record in caplog.records) == 1
 
 
+def test_a_trusted_file_is_loaded_as_its_trial_found(tiny_target, amx_crashes):
+    assert checks.check_model(tiny_target, trust=True)
+    assert not checks.check_model(tiny_target)
+    assert not checks.check_model(tiny_target, trust=True)
+    assert len(amx_crashes) == 2
+
+
 def test_drafts_follow(tiny_target, tiny_draft, monkeypatch):
     from pyspec.engine import models
 
