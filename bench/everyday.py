@@ -65,10 +65,9 @@ class Pair(msgspec.Struct):
     tokens_a_round: float
     equal: bool
     said: float | None = None  # times plain as the drafted answer says it; None where it does not
-    drafting: float = (
-        0.0  # share of the drafted answer's time after the prompt in which drafts were made
-    )
-    rows: float | None = None  # the same for its decodes beyond as many of the plain answer
+    # shares of the drafted answer's time after the prompt: making drafts, and its decodes beyond as many of the plain answer
+    drafting: float | None = None
+    rows: float | None = None
 
 
 def medians(pairs: Sequence[Pair]) -> dict[str, float]:

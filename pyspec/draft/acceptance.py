@@ -116,16 +116,12 @@ class Calibration(msgspec.Struct, dict=True):
     `table` has acceptance by bin, prior included; C multiplies these up while it drafts.
     """
 
-    hits: list[float] = msgspec.field(
-        default_factory=lambda: [0.0] * TABLE_BINS
-    )  # accepted of those seen
+    # accepted tokens of those seen
+    hits: list[float] = msgspec.field(default_factory=lambda: [0.0] * TABLE_BINS)
     seen: list[float] = msgspec.field(default_factory=lambda: [0.0] * TABLE_BINS)
-    first: list[float] = msgspec.field(
-        default_factory=lambda: _spread(10, 26)
-    )  # how often each bin was a draft's first
-    later: list[float] = msgspec.field(
-        default_factory=lambda: _spread(14, 28)
-    )  # and a later token's
+    # how often each bin was that of a draft's first token, and of a later one
+    first: list[float] = msgspec.field(default_factory=lambda: _spread(10, 26))
+    later: list[float] = msgspec.field(default_factory=lambda: _spread(14, 28))
 
     def __post_init__(self) -> None:
         tables = (self.hits, self.seen, self.first, self.later)
@@ -285,9 +281,8 @@ class Acceptance(msgspec.Struct):
     calibration: Calibration = msgspec.field(default_factory=Calibration)  # in use
     companion: Logistic = msgspec.field(default_factory=Logistic)
     lookup: LookupEstimator = msgspec.field(default_factory=LookupEstimator)
-    coupled: Calibration = msgspec.field(
-        default_factory=Calibration
-    )  # of tokens drawn with the target's noise
+    # of tokens drawn with the target's noise
+    coupled: Calibration = msgspec.field(default_factory=Calibration)
 
     def under(self, draw: Draw) -> Acceptance:
         """A copy whose `calibration` is for tokens drawn this way."""

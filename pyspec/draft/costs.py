@@ -91,9 +91,8 @@ class CostCurve:
         sides = (draft, [companion_share * t for t in shape])
         target = RowTimes(bases)
         if experts:
-            target.hope = (
-                1.0  # where every row costs, a trial of several takes what it cannot bring back
-            )
+            # where every row costs, a trial of several takes what it cannot bring back
+            target.hope = 1.0
         return cls(target, *(RowTimes({0: times}) for times in sides))
 
     @classmethod

@@ -135,8 +135,9 @@ class GoodputPolicy(LengthPolicy):
         if not drafting:
             self._rest = _REST
             return Plan([0] * self._n_seq)
-        lengths = [min(self._longest, place.room) * (place in drafting) for place in places]
-        learned, table = self.learned_of([place.seq for place in drafting]), self._table
+        seqs = {place.seq for place in drafting}
+        lengths = [min(self._longest, p.room) if p.seq in seqs else 0 for p in places]
+        learned, table = self.learned_of([*seqs]), self._table
         return Plan(lengths, learned.calibration.table, table.floors, self._score(places))
 
     def _follow(self, places: Sequence[Place]) -> None:
@@ -345,9 +346,8 @@ class GoodputPolicy(LengthPolicy):
         """What the answers so far have taught, for a later process."""
         self._catch_up()
         switches = {size: switch.state for size, switch in self._drafting.items()}
-        usual = self._usual_after(
-            self._texts
-        )  # in a process that answers once no other text begins
+        # in a process that answers once no other text begins
+        usual = self._usual_after(self._texts)
         return Experience(self.learned.calibration, self.learned.lookup, switches, usual)
 
     def begin_with(self, seen: Experience) -> None:

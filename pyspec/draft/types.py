@@ -62,9 +62,7 @@ class Place(msgspec.Struct):
 
     seq: int
     room: int  # tokens of the longest draft that can still be verified
-    lag: int = (
-        0  # committed tokens that the draft model has to read first, an unread prompt included
-    )
+    lag: int = 0  # committed tokens that the draft model has to read first, a prompt included
     left: int = 1 << 30  # most tokens that the sequence may still get
     depth: int = 0  # its length in tokens
     companion_lag: int = 0  # the same as `lag` for the companion
