@@ -96,14 +96,11 @@ def test_options_that_change_texts_are_part_of_the_identity(open_batch):
 MESSAGES = [{"role": "user", "content": "ab"}]
 
 
-@pytest.mark.parametrize(
-    ("messages", "told"),
-    [
-        (MESSAGES, True),
-        ([{"role": "system", "content": "own"}, *MESSAGES], False),
-        ([{"role": "developer", "content": "own"}, *MESSAGES], False),
-    ],
-)
+@pytest.mark.parametrize(("messages", "told"), [
+    (MESSAGES, True),
+    ([{"role": "system", "content": "own"}, *MESSAGES], False),
+    ([{"role": "developer", "content": "own"}, *MESSAGES], False),
+])  # fmt: skip
 def test_system_text_is_for_messages_that_bring_none(open_batch, tmp_path, messages, told):
     said, template = "be brief", tmp_path / "template.jinja"
     template.write_text("{% for turn in messages %}{{ turn.content }} {% endfor %}")

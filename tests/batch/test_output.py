@@ -73,14 +73,11 @@ def test_other_output_is_not_overwritten(go, lines, tmp_path, change):
     assert (tmp_path / "out.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("per", "file", "asked", "said"),
-    [
-        ("line", "x.txt", "a\nb\nbad\nd\n\ne\n", "A\nB\n\nD\nE\n"),
-        ("paragraph", "x.txt", "a\nb\nBAD?\n\ne\n", "A\nB\nBAD?\n\nE\n\n"),
-        ("file", "sub/x.txt", "one\ntwo\n", "ONE\nTWO\n"),
-    ],
-)
+@pytest.mark.parametrize(("per", "file", "asked", "said"), [
+    ("line", "x.txt", "a\nb\nbad\nd\n\ne\n", "A\nB\n\nD\nE\n"),
+    ("paragraph", "x.txt", "a\nb\nBAD?\n\ne\n", "A\nB\nBAD?\n\nE\n\n"),
+    ("file", "sub/x.txt", "one\ntwo\n", "ONE\nTWO\n"),
+])  # fmt: skip
 def test_folder_gets_a_file_an_input(go, tmp_path, per, file, asked, said):
     path = tmp_path / "in" / file
     path.parent.mkdir(parents=True)

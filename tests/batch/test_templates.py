@@ -30,14 +30,11 @@ def maker(tmp_path):
         llm.close()
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        Record(id="a", messages=[{"role": "user", "content": "a" * 900_000}]),
-        Record(id="b", prompt="a" * 900_000, form="completion"),
-        Record(id="c", messages=[{"role": "user", "content": ""}] * 35_000),
-    ],
-)
+@pytest.mark.parametrize("record", [
+    Record(id="a", messages=[{"role": "user", "content": "a" * 900_000}]),
+    Record(id="b", prompt="a" * 900_000, form="completion"),
+    Record(id="c", messages=[{"role": "user", "content": ""}] * 35_000),
+])  # fmt: skip
 def test_what_is_too_long_for_sure_is_not_tokenised(maker, record, monkeypatch):
     """Making 225,000 tokens to refuse them took a second, and rendering 35,000 turns 25."""
     made, _ = maker(SHOWN)

@@ -74,14 +74,11 @@ def test_other_options_in_the_same_folder_are_refused(measuring):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        (["--modes", "warp"], "unknown mode 'warp'"),
-        (["--peers", "vllm"], "unknown peer 'vllm'"),
-        (["--category", "z"], "no question has the category 'z'"),
-    ],
-)
+@pytest.mark.parametrize(("more", "sentence"), [
+    (["--modes", "warp"], "unknown mode 'warp'"),
+    (["--peers", "vllm"], "unknown peer 'vllm'"),
+    (["--category", "z"], "no question has the category 'z'"),
+])  # fmt: skip
 def test_wrong_words_are_usage_errors(measuring, more, sentence):
     done = run(*measuring, *more)
     assert done.returncode == 2

@@ -84,16 +84,10 @@ def test_numbers_in_the_text_are_filled_in(pages, folder):
     assert pages.filled(new, folder) == new
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("<!-- rules -->, and no end", "has <!-- rules --> and no"),
-        (
-            "<!-- rules -->\n<!-- /rules --><!--= default/none/mean -->1<!--/-->",
-            "default/none/mean",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("<!-- rules -->, and no end", "has <!-- rules --> and no"),
+    ("<!-- rules -->\n<!-- /rules --><!--= default/none/mean -->1<!--/-->", "default/none/mean"),
+])  # fmt: skip
 def test_a_readme_that_cannot_be_filled_is_refused(pages, folder, text, words):
     with pytest.raises(InputError, match=words):
         pages.filled(text, folder)

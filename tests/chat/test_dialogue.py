@@ -187,18 +187,15 @@ def test_an_open_question_is_left_out(saved):
     assert dialogue.restore(dialogue.load(saved)) == Conversation("be kind")
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"{}",
-        b"[1]",
-        b"\xff\xfe",
-        b"[" * 100_000,
-        b'{"kind":"pyspec-chat","format":2}',
-        STRANGE,
-    ],
-)
+@pytest.mark.parametrize("data", [
+    b"",
+    b"{}",
+    b"[1]",
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b'{"kind":"pyspec-chat","format":2}',
+    STRANGE,
+])  # fmt: skip
 def test_what_is_no_saved_chat_is_refused(tmp_path, data):
     path = tmp_path / "talk.json"
     path.write_bytes(data)

@@ -25,49 +25,40 @@ def entries(data):
     return list(script_entries(BytesIO(data)))
 
 
-@pytest.mark.parametrize(
-    ("text", "open_"),
-    [
-        ("hi", False),
-        ("hi\\", True),
-        ("hi\\\nyou", False),
-        ('"""', True),
-        ('"""one\ntwo', True),
-        ('"""one\ntwo"""', False),
-        ('"""one"""', False),
-        ('say """', False),
-    ],
-)
+@pytest.mark.parametrize(("text", "open_"), [
+    ("hi", False),
+    ("hi\\", True),
+    ("hi\\\nyou", False),
+    ('"""', True),
+    ('"""one\ntwo', True),
+    ('"""one\ntwo"""', False),
+    ('"""one"""', False),
+    ('say """', False),
+])  # fmt: skip
 def test_is_open(text, open_):
     assert is_open(text) is open_
 
 
-@pytest.mark.parametrize(
-    ("text", "made"),
-    [
-        ("hi ", TypedText("hi")),
-        ("a\\\nb", TypedText("a\nb")),
-        ("a\\", TypedText("a")),
-        ('"""\n  a\n\nb\n"""', TypedText("  a\n\nb", literal=True)),
-        ('"""/help"""', TypedText("/help", literal=True)),
-        ('"""never closed', TypedText("never closed", literal=True)),
-    ],
-)
+@pytest.mark.parametrize(("text", "made"), [
+    ("hi ", TypedText("hi")),
+    ("a\\\nb", TypedText("a\nb")),
+    ("a\\", TypedText("a")),
+    ('"""\n  a\n\nb\n"""', TypedText("  a\n\nb", literal=True)),
+    ('"""/help"""', TypedText("/help", literal=True)),
+    ('"""never closed', TypedText("never closed", literal=True)),
+])  # fmt: skip
 def test_entry(text, made):
     assert typed(text) == made
 
 
-@pytest.mark.parametrize(
-    ("entry", "is_command"),
-    [
-        (typed("/help"), True),
-        (typed('"""/help"""'), False),
-        (typed(" /help"), False),
-        (TypedText("/help\n"), True),
-        (TypedText("/help\nsecond line"), False),
-        (TypedText("/system Be brief.\nBe kind."), True),
-    ],
-)
+@pytest.mark.parametrize(("entry", "is_command"), [
+    (typed("/help"), True),
+    (typed('"""/help"""'), False),
+    (typed(" /help"), False),
+    (TypedText("/help\n"), True),
+    (TypedText("/help\nsecond line"), False),
+    (TypedText("/system Be brief.\nBe kind."), True),
+])  # fmt: skip
 def test_what_is_a_command(entry, is_command):
     """A pasted text may begin with what looks like one, and only /system takes several lines."""
     assert entry.is_command is is_command

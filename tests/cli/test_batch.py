@@ -129,22 +129,19 @@ def test_the_second_run_counts_failures_once(pyspec, tmp_path):
     assert "0 answered, 1 failed, 1 before" in pyspec("in.jsonl", "-o", "out.csv", "-n", "4").stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "says"),
-    [
-        (["missing.txt", "-o", "o.jsonl"], 2, "missing.txt"),
-        (["in.txt"], 2, "--output"),
-        (["in.txt", "-o", "in.txt"], 2, "is an input"),
-        (["in.txt", "-o", "/dev/null"], 2, "not a regular file"),
-        (["in.txt", "-o", "model.gguf", "--overwrite"], 2, "is a model"),
-        (["in.txt", "-o", "nowhere/o.jsonl"], 2, "there is no folder nowhere"),
-        (["in.txt", "-o", "o.jsonl", "--parallel", "0"], 2, "--parallel"),
-        (["in.txt", "-o", "o.jsonl", "--template", "in.txt"], 2, "{text}"),
-        (["in.txt", "-o", "o.jsonl", "--temp", "nan"], 2, "--temp"),
-        (["in.txt", "-o", "o.jsonl", "--length", "fixed:1000"], 2, "draft length"),
-        (["in.txt", "-o", "o.jsonl", "--stop", ""], 2, "stop"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "status", "says"), [
+    (["missing.txt", "-o", "o.jsonl"], 2, "missing.txt"),
+    (["in.txt"], 2, "--output"),
+    (["in.txt", "-o", "in.txt"], 2, "is an input"),
+    (["in.txt", "-o", "/dev/null"], 2, "not a regular file"),
+    (["in.txt", "-o", "model.gguf", "--overwrite"], 2, "is a model"),
+    (["in.txt", "-o", "nowhere/o.jsonl"], 2, "there is no folder nowhere"),
+    (["in.txt", "-o", "o.jsonl", "--parallel", "0"], 2, "--parallel"),
+    (["in.txt", "-o", "o.jsonl", "--template", "in.txt"], 2, "{text}"),
+    (["in.txt", "-o", "o.jsonl", "--temp", "nan"], 2, "--temp"),
+    (["in.txt", "-o", "o.jsonl", "--length", "fixed:1000"], 2, "draft length"),
+    (["in.txt", "-o", "o.jsonl", "--stop", ""], 2, "stop"),
+])  # fmt: skip
 @pytest.mark.usefixtures("prompts")
 def test_expected_errors_are_one_sentence(pyspec, tmp_path, arguments, status, says):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")

@@ -99,42 +99,35 @@ def test_prompt_from_stdin_and_file_agree(smollm2, tmp_path):
     assert by_file == by_stdin != ""
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "says"),
-    [
-        (["--temp", "nan", "x"], 2, "--temp"),
-        (["--temp", "-1", "x"], 2, "--temp"),
-        (["--top-p", "0", "x"], 2, "top_p"),
-        (["-n", "-5", "x"], 2, "-n"),
-        (["--theta", "1.5", "x"], 2, "theta"),
-        (["--gap", "-1", "x"], 2, "gap"),
-        (["--draft-max", "-1", "x"], 2, "draft_max"),
-        (["--length", "sometimes", "x"], 2, "length"),
-        ([], 2, "prompt"),
-        (["-f", "/nowhere/at/all", "--draft", "none"], 2, "/nowhere/at/all"),
-        (["x", "-m", "no-such-model"], 1, "no-such-model"),
-        (["x", "-m", "/dev/zero"], 1, "/dev/zero"),
-        (["x", "-m", "/nowhere/model.gguf"], 1, "/nowhere/model.gguf"),
-        (["b\udcff"], 2, "UTF-8"),
-        (["x", "-s", "b\udcff"], 2, "--system-prompt is not UTF-8"),
-        (["x", "--stop", "b\udcff"], 2, "not UTF-8"),
-        (["x", "--tempp", "1"], 2, "--temp"),
-        (["x", "-p", "y"], 2, "twice"),
-        (["x", "-ngl", "some"], 2, "all"),
-        (["x", "-ngl", "-5"], 2, "-5 is no number of layers"),
-        (["x", "-ctv", "q8_0", "-fa", "off"], 2, "flash attention"),
-        (["x", "-ub", "64", "-b", "32"], 2, "-ub 64"),
-        (["x", "-ts", "1,x"], 2, "--tensor-split"),
-        (["x", "--override-kv", "a=what:1"], 2, "--override-kv"),
-        (["x", "--json-schema", "{"], 2, "JSON"),
-        (
-            ["x", "--json-schema", "{}", "--grammar", 'root ::= "a"'],
-            2,
-            "only one schema or grammar",
-        ),
-        (["x", "--grammar", "root ::= ["], 2, "grammar"),
-    ],
-)
+@pytest.mark.parametrize(("args", "code", "says"), [
+    (["--temp", "nan", "x"], 2, "--temp"),
+    (["--temp", "-1", "x"], 2, "--temp"),
+    (["--top-p", "0", "x"], 2, "top_p"),
+    (["-n", "-5", "x"], 2, "-n"),
+    (["--theta", "1.5", "x"], 2, "theta"),
+    (["--gap", "-1", "x"], 2, "gap"),
+    (["--draft-max", "-1", "x"], 2, "draft_max"),
+    (["--length", "sometimes", "x"], 2, "length"),
+    ([], 2, "prompt"),
+    (["-f", "/nowhere/at/all", "--draft", "none"], 2, "/nowhere/at/all"),
+    (["x", "-m", "no-such-model"], 1, "no-such-model"),
+    (["x", "-m", "/dev/zero"], 1, "/dev/zero"),
+    (["x", "-m", "/nowhere/model.gguf"], 1, "/nowhere/model.gguf"),
+    (["b\udcff"], 2, "UTF-8"),
+    (["x", "-s", "b\udcff"], 2, "--system-prompt is not UTF-8"),
+    (["x", "--stop", "b\udcff"], 2, "not UTF-8"),
+    (["x", "--tempp", "1"], 2, "--temp"),
+    (["x", "-p", "y"], 2, "twice"),
+    (["x", "-ngl", "some"], 2, "all"),
+    (["x", "-ngl", "-5"], 2, "-5 is no number of layers"),
+    (["x", "-ctv", "q8_0", "-fa", "off"], 2, "flash attention"),
+    (["x", "-ub", "64", "-b", "32"], 2, "-ub 64"),
+    (["x", "-ts", "1,x"], 2, "--tensor-split"),
+    (["x", "--override-kv", "a=what:1"], 2, "--override-kv"),
+    (["x", "--json-schema", "{"], 2, "JSON"),
+    (["x", "--json-schema", "{}", "--grammar", 'root ::= "a"'], 2, "only one schema or grammar"),
+    (["x", "--grammar", "root ::= ["], 2, "grammar"),
+])  # fmt: skip
 def test_expected_errors_are_one_sentence(smollm2, args, code, says):
     model = [] if "-m" in args else ["-m", smollm2]
     done = run(*args, *model, "-t", "1")
@@ -153,14 +146,11 @@ def test_draft_behind_lookup_is_checked_too(smollm2, tmp_path):
     assert "not a GGUF" in behind.stderr
 
 
-@pytest.mark.parametrize(
-    ("args", "stdin", "code", "says"),
-    [
-        (["-"], b"ab\ncd\xff", 2, "byte 5, line 2"),
-        (["-"], b"x" * (MAX_INPUT + 1), 2, "1048576 bytes"),
-        (["word " * 300, "-c", "64", "-t", "1"], b"", 1, "the context holds"),
-    ],
-)
+@pytest.mark.parametrize(("args", "stdin", "code", "says"), [
+    (["-"], b"ab\ncd\xff", 2, "byte 5, line 2"),
+    (["-"], b"x" * (MAX_INPUT + 1), 2, "1048576 bytes"),
+    (["word " * 300, "-c", "64", "-t", "1"], b"", 1, "the context holds"),
+])  # fmt: skip
 def test_a_prompt_that_cannot_be_read_is_refused(smollm2, args, stdin, code, says):
     done = run(*args, "-m", smollm2, stdin=stdin)
     assert (done.returncode, says in done.stderr) == (code, True)

@@ -203,20 +203,14 @@ def test_help_calls_a_number_by_one_letter(command):
     assert "[default: 4096]" in " ".join(text.split()) or command is draft
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("generat", "pyspec generate"),
-        ("bench", "pyspec measure"),
-        ("quality", "bench/quality.py"),
-        ("completion", "_PYSPEC_COMPLETE=bash_source"),
-        ("'Hi there'", "generate"),
-        (
-            "chat --memory texts",
-            "'texts' is neither on nor off; earlier texts stay in this process",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("words", "says"), [
+    ("generat", "pyspec generate"),
+    ("bench", "pyspec measure"),
+    ("quality", "bench/quality.py"),
+    ("completion", "_PYSPEC_COMPLETE=bash_source"),
+    ("'Hi there'", "generate"),
+    ("chat --memory texts", "'texts' is neither on nor off; earlier texts stay in this process"),
+])  # fmt: skip
 def test_what_was_meant_is_said(words, says, refused):
     assert says in refused(*shlex.split(words))
 

@@ -40,19 +40,16 @@ def piped(monkeypatch):
         yield pipe
 
 
-@pytest.mark.parametrize(
-    ("prompt", "file", "stdin", "wanted"),
-    [
-        ("Sum:", None, b"a\nb\n", "Sum:\n\na\nb\n"),
-        (None, None, b"a\nb", "a\nb"),
-        ("Sum:", None, None, "Sum:"),
-        ("Sum:", None, b"", "Sum:"),
-        ("-", None, b"a", "a"),
-        ("Sum:", b"file\n", None, "Sum:\n\nfile\n"),
-        ("Sum:", b"file\n", b"pipe", "Sum:\n\nfile\n\npipe"),
-        (None, b"file", b"pipe", "file\n\npipe"),
-    ],
-)
+@pytest.mark.parametrize(("prompt", "file", "stdin", "wanted"), [
+    ("Sum:", None, b"a\nb\n", "Sum:\n\na\nb\n"),
+    (None, None, b"a\nb", "a\nb"),
+    ("Sum:", None, None, "Sum:"),
+    ("Sum:", None, b"", "Sum:"),
+    ("-", None, b"a", "a"),
+    ("Sum:", b"file\n", None, "Sum:\n\nfile\n"),
+    ("Sum:", b"file\n", b"pipe", "Sum:\n\nfile\n\npipe"),
+    (None, b"file", b"pipe", "file\n\npipe"),
+])  # fmt: skip
 def test_what_is_given_is_joined(piped, tmp_path, prompt, file, stdin, wanted):
     piped(stdin)
     path = tmp_path / "q.txt" if file is not None else None

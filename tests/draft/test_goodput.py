@@ -37,16 +37,13 @@ def fresh(name, draft, **options):
     return GoodputPolicy(CostCurve.prior(name, 10.0, draft, draft), **options)
 
 
-@pytest.mark.parametrize(
-    ("points", "name", "acceptance", "draft"),
-    [
-        (SHAPES["Q4_K_M"], "Q4_K_M", 0.7, 0.1),
-        (SHAPES["Q4_1"], "Q4_1", 0.3, 0.4),
-        (SHAPES["Q4_1"], "no such type", 0.5, 0.1),
-        (SHAPES["BF16"], "BF16", 0.95, 0.05),
-        (GPU, "cuda", 0.95, 0.1),
-    ],
-)
+@pytest.mark.parametrize(("points", "name", "acceptance", "draft"), [
+    (SHAPES["Q4_K_M"], "Q4_K_M", 0.7, 0.1),
+    (SHAPES["Q4_1"], "Q4_1", 0.3, 0.4),
+    (SHAPES["Q4_1"], "no such type", 0.5, 0.1),
+    (SHAPES["BF16"], "BF16", 0.95, 0.05),
+    (GPU, "cuda", 0.95, 0.1),
+])  # fmt: skip
 def test_auto_is_near_the_best_fixed_length_and_plain(points, name, acceptance, draft):
     truth, played = costs(points, draft), texts(acceptance)
     speed = Player(fresh(name, draft), truth).play(played).speed

@@ -10,16 +10,13 @@ from pyspec.draft.types import Draft, Outcome, Place, SeqOutcome, table_bin
 from pyspec.errors import OptionError
 
 
-@pytest.mark.parametrize(
-    ("text", "length"),
-    [
-        ("fixed:0", FixedLength(0)),
-        ("fixed:63", FixedLength(63)),
-        (" Confidence:0.75 ", Confidence(0.75)),
-        ("companion", Companion()),
-        ("AUTO", Auto()),
-    ],
-)
+@pytest.mark.parametrize(("text", "length"), [
+    ("fixed:0", FixedLength(0)),
+    ("fixed:63", FixedLength(63)),
+    (" Confidence:0.75 ", Confidence(0.75)),
+    ("companion", Companion()),
+    ("AUTO", Auto()),
+])  # fmt: skip
 def test_lengths_are_read(text, length):
     assert parse_length(text) == length
 

@@ -100,15 +100,11 @@ def test_an_answer_that_lost_the_lock_ends_without_the_context():
     assert held == [False, True]
 
 
-@pytest.mark.parametrize(
-    "begin",
-    [
-        lambda llm: llm.steps([3, 4, 5], GREEDY, max_tokens=40),
-        lambda llm: llm.generate([3, 4, 5], temp=0.0),
-        lambda llm: llm.create_completion([3, 4, 5], max_tokens=40, temperature=0.0, stream=True),
-    ],
-    ids=["rounds", "ids", "text"],
-)
+@pytest.mark.parametrize("begin", [
+    lambda llm: llm.steps([3, 4, 5], GREEDY, max_tokens=40),
+    lambda llm: llm.generate([3, 4, 5], temp=0.0),
+    lambda llm: llm.create_completion([3, 4, 5], max_tokens=40, temperature=0.0, stream=True),
+], ids=["rounds", "ids", "text"])  # fmt: skip
 def test_a_dropped_stream_that_is_closed_late_changes_nothing(open_llama, tiny_target, begin):
     """What the fields say and the last block are of the answer that came after it."""
     llm = open_llama(tiny_target)

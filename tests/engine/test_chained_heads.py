@@ -59,17 +59,11 @@ def written(folder, arch, n_heads):
     return path
 
 
-@pytest.mark.parametrize(
-    ("arch", "n_heads"),
-    [
-        ("step35", 2),
-        *(
-            pytest.param(arch, n, marks=pytest.mark.slow)
-            for arch in sorted(CHAINED_HEADS)
-            for n in (2, 3)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arch", "n_heads"), [
+    ("step35", 2),
+    *(pytest.param(arch, n, marks=pytest.mark.slow) for arch in sorted(CHAINED_HEADS) for n in (2,
+     3)),
+])  # fmt: skip
 def test_each_token_is_its_own_heads(arch, n_heads, tmp_path, own_cache):
     path = written(tmp_path, arch, n_heads)
     same, found = told(look, path, n_heads, "mtp")

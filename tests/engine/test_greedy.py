@@ -125,15 +125,11 @@ def one_row_gaps(llm, text, n_prompt, places):
         llm.eval([text[i]])
 
 
-@pytest.mark.parametrize(
-    ("model", "texts", "n_tokens"),
-    [
-        ("smollm2", [TEXTS[3], TEXTS[16]], 24),
-        pytest.param("smollm2", TEXTS, 128, marks=pytest.mark.slow),
-        pytest.param("gemma", TEXTS, 128, marks=pytest.mark.slow),
-    ],
-    ids=lambda value: len(value) if isinstance(value, list) else value,
-)
+@pytest.mark.parametrize(("model", "texts", "n_tokens"), [
+    ("smollm2", [TEXTS[3], TEXTS[16]], 24),
+    pytest.param("smollm2", TEXTS, 128, marks=pytest.mark.slow),
+    pytest.param("gemma", TEXTS, 128, marks=pytest.mark.slow),
+], ids=lambda value: len(value) if isinstance(value, list) else value)  # fmt: skip
 def test_speculation_is_plain_greedy_but_for_near_ties(open_plain, model, texts, n_tokens, request):
     path = Path(request.getfixturevalue(model))
     llm = open_plain(

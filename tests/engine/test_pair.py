@@ -138,14 +138,11 @@ def test_an_adapter_that_cannot_be_used_is_refused(kind, model, tmp_path):
         load(model, lora_path=str(tmp_path / "lora.gguf"))
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("llama.attention.layer_norm_rms_epsilon", float("nan")),
-        ("llama.block_count", 0),
-        ("llama.attention.head_count", 0),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), [
+    ("llama.attention.layer_norm_rms_epsilon", float("nan")),
+    ("llama.block_count", 0),
+    ("llama.attention.head_count", 0),
+])  # fmt: skip
 def test_overrides_are_tried(key, value, model):
     with pytest.raises(ModelError):
         load(model, kv_overrides={key: value})

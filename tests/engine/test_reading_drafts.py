@@ -96,28 +96,24 @@ def test_to_the_end_of_the_context(open_llama, make, target, kind):
     assert len(llm.session.tokens) >= 256
 
 
-@pytest.mark.parametrize(
-    ("kind", "form", "error", "words"),
-    [
-        ("eagle3", {"hidden": 64}, DraftMismatch, "states 64 wide"),
-        ("eagle3", {"layers": (1, 2, 9)}, DraftMismatch, "layers"),
-        ("eagle3", {"layers": (1, 2)}, ModelInvalid, "three layers"),
-        ("eagle3", {"layers": (1, 2, 4)}, UnsupportedModel, "does not expose"),
-        ("eagle3", {"width": 48, "embeddings": False}, DraftMismatch, "48 wide"),
-        ("eagle3", {"d2t": range(3, 40)}, DraftMismatch, "outside"),
-        ("eagle3", {"d2t": range(3, 9), "head": False}, DraftMismatch, "vocabulary"),
-        ("eagle3", {"n_layer": 2}, ModelInvalid, "more than one layer"),
-        ("dflash", {"width": 64}, DraftMismatch, "dflash"),
-        ("dflash", {"layers": [1, 9]}, DraftMismatch, "dflash"),
-        ("dflash", {"layers": [-1]}, DraftMismatch, "dflash"),
-        ("dflash", {"mask": None}, ModelInvalid, "dflash"),
-        ("dflash", {"mask": tiny.N_VOCAB}, ModelInvalid, "dflash"),
-        ("dflash", {"block": 1}, ModelInvalid, "dflash"),
-        ("dflash", {"selector": True}, UnsupportedModel, "dflash"),
-        ("dflash", {"d2t": [3, 99]}, DraftMismatch, "dflash"),
-    ],
-    ids=lambda x: "-".join(x) if isinstance(x, dict) else x if x in KINDS else "",
-)
+@pytest.mark.parametrize(("kind", "form", "error", "words"), [
+    ("eagle3", {"hidden": 64}, DraftMismatch, "states 64 wide"),
+    ("eagle3", {"layers": (1, 2, 9)}, DraftMismatch, "layers"),
+    ("eagle3", {"layers": (1, 2)}, ModelInvalid, "three layers"),
+    ("eagle3", {"layers": (1, 2, 4)}, UnsupportedModel, "does not expose"),
+    ("eagle3", {"width": 48, "embeddings": False}, DraftMismatch, "48 wide"),
+    ("eagle3", {"d2t": range(3, 40)}, DraftMismatch, "outside"),
+    ("eagle3", {"d2t": range(3, 9), "head": False}, DraftMismatch, "vocabulary"),
+    ("eagle3", {"n_layer": 2}, ModelInvalid, "more than one layer"),
+    ("dflash", {"width": 64}, DraftMismatch, "dflash"),
+    ("dflash", {"layers": [1, 9]}, DraftMismatch, "dflash"),
+    ("dflash", {"layers": [-1]}, DraftMismatch, "dflash"),
+    ("dflash", {"mask": None}, ModelInvalid, "dflash"),
+    ("dflash", {"mask": tiny.N_VOCAB}, ModelInvalid, "dflash"),
+    ("dflash", {"block": 1}, ModelInvalid, "dflash"),
+    ("dflash", {"selector": True}, UnsupportedModel, "dflash"),
+    ("dflash", {"d2t": [3, 99]}, DraftMismatch, "dflash"),
+], ids=lambda x: "-".join(x) if isinstance(x, dict) else x if x in KINDS else "")  # fmt: skip
 def test_what_does_not_fit_is_refused(open_llama, make, target, kind, form, error, words):
     """llama.cpp would end the process on each of these."""
     draft = make(kind, **form)

@@ -50,14 +50,11 @@ def test_an_answer_has_workers(llm, left):
     stream.close()
 
 
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda llm: llm.create_completion("ab", max_tokens=4),
-        lambda llm: list(llm.create_completion("ab", max_tokens=4, stream=True)),
-        lambda llm: llm.eval([1, 2, 3]),
-    ],
-)
+@pytest.mark.parametrize("work", [
+    lambda llm: llm.create_completion("ab", max_tokens=4),
+    lambda llm: list(llm.create_completion("ab", max_tokens=4, stream=True)),
+    lambda llm: llm.eval([1, 2, 3]),
+])  # fmt: skip
 def test_the_class_leaves_none(llm, left, work):
     assert left(lambda: work(llm)) == 0
 

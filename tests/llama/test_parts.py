@@ -81,14 +81,11 @@ def test_calls_are_told_apart(made):
     assert chunks[-1]["finish_reason"] == "tool_calls"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"tools": [TOOL], "tool_choice": "required"},
-        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "add"}}},
-        {"functions": [TOOL["function"]], "function_call": {"name": "add"}},
-    ],
-)
+@pytest.mark.parametrize("options", [
+    {"tools": [TOOL], "tool_choice": "required"},
+    {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "add"}}},
+    {"functions": [TOOL["function"]], "function_call": {"name": "add"}},
+])  # fmt: skip
 @pytest.mark.parametrize("marks", [["<tool_call>"], ["<tool_call>", "<arg_key>"], ["[TOOL_CALLS]"]])
 def test_a_call_that_must_be_made(made, marks, options):
     llm = made(*marks)

@@ -22,17 +22,14 @@ def test_spec_bench_lines_are_read():
     assert (question.question_id, question.category, question.turns) == (81, "writing", ["a"])
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ([b"{"], "line 1"),
-        ([LINE % (1, b"a"), LINE % (1, b"a")], "line 2: question 1 appears twice"),
-        ([b'{"question_id": 1, "category": "a", "turns": []}'], "has no turns"),
-        ([b'{"question_id": 1, "category": "a", "turns": "x"}'], "line 1"),
-        ([b'{"question_id": 1, "category": "\xff", "turns": ["x"]}'], "line 1"),
-        ([], "contains no question"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "message"), [
+    ([b"{"], "line 1"),
+    ([LINE % (1, b"a"), LINE % (1, b"a")], "line 2: question 1 appears twice"),
+    ([b'{"question_id": 1, "category": "a", "turns": []}'], "has no turns"),
+    ([b'{"question_id": 1, "category": "a", "turns": "x"}'], "line 1"),
+    ([b'{"question_id": 1, "category": "\xff", "turns": ["x"]}'], "line 1"),
+    ([], "contains no question"),
+])  # fmt: skip
 def test_what_is_no_question_is_refused(lines, message):
     with pytest.raises(InputError, match=message):
         parse_questions(lines, "f")

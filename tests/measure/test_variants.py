@@ -32,16 +32,13 @@ def answers(tiny_target, tiny_draft):
     return run
 
 
-@pytest.mark.parametrize(
-    ("text", "draft_max", "extras"),
-    [
-        ("plain", 0, {}),
-        ("strict+fixed:4", 4, {}),
-        ("plain+temp:0.3", 0, {"temp": 0.3}),
-        ("margin/gap=0.5+random", 0, {"random": 0.0}),
-        ("margin+thin+fixed:3", 3, {"thin": 0.0}),
-    ],
-)
+@pytest.mark.parametrize(("text", "draft_max", "extras"), [
+    ("plain", 0, {}),
+    ("strict+fixed:4", 4, {}),
+    ("plain+temp:0.3", 0, {"temp": 0.3}),
+    ("margin/gap=0.5+random", 0, {"random": 0.0}),
+    ("margin+thin+fixed:3", 3, {"thin": 0.0}),
+])  # fmt: skip
 def test_a_variant_is_a_mode_and_what_is_tried_on_it(text, draft_max, extras):
     variant = parse_variant(text)
     assert (variant.draft_max, variant.extras) == (draft_max, extras)

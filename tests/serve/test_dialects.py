@@ -27,30 +27,24 @@ SHAPE = {
 }
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"json_schema": SHAPE},
-        {"json_schema": SHAPE, "response_format": {"type": "text"}},
-        {"json_schema": json.dumps(SHAPE)},
-        {"structured_outputs": {"json": SHAPE, "regex": None}},
-    ],
-)
+@pytest.mark.parametrize("asked", [
+    {"json_schema": SHAPE},
+    {"json_schema": SHAPE, "response_format": {"type": "text"}},
+    {"json_schema": json.dumps(SHAPE)},
+    {"structured_outputs": {"json": SHAPE, "regex": None}},
+])  # fmt: skip
 def test_a_schema_by_other_servers_names(serve, asked):
     assert set(json.loads(said(serve(), max_tokens=100, **asked))) == {"n"}
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"structured_outputs": {"grammar": "start: /[ab]{3}/"}},
-        {"structured_outputs": {"regex": "[ab]{3}", "json": None}},
-        {"structured_outputs": {"choice": ["aab"]}},
-        {"structured_outputs": {"grammar": 'root ::= "ab" [a-b]'}},
-        {"response_format": {"type": "regex", "regex": "[ab]{3}"}},
-        {"grammar": "# three\nroot   ::=\n  [ab]{3}"},
-    ],
-)
+@pytest.mark.parametrize("asked", [
+    {"structured_outputs": {"grammar": "start: /[ab]{3}/"}},
+    {"structured_outputs": {"regex": "[ab]{3}", "json": None}},
+    {"structured_outputs": {"choice": ["aab"]}},
+    {"structured_outputs": {"grammar": 'root ::= "ab" [a-b]'}},
+    {"response_format": {"type": "regex", "regex": "[ab]{3}"}},
+    {"grammar": "# three\nroot   ::=\n  [ab]{3}"},
+])  # fmt: skip
 def test_answers_that_are_no_json(serve, asked):
     assert set(said(serve(), max_tokens=100, **asked)) <= {"a", "b"}
 
@@ -65,15 +59,12 @@ def test_a_repetition_penalty_by_vllms_name():
     assert record_of(repetition_penalty=1.5, repeat_penalty=1.2).repeat_penalty == 1.2
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"content": [{"type": "text", "text": "No."}], "refusal": "Never."},
-        {"content": None, "refusal": "No."},
-        {"refusal": "No."},
-        {"content": "No.", "refusal": None},
-    ],
-)
+@pytest.mark.parametrize("said", [
+    {"content": [{"type": "text", "text": "No."}], "refusal": "Never."},
+    {"content": None, "refusal": "No."},
+    {"refusal": "No."},
+    {"content": "No.", "refusal": None},
+])  # fmt: skip
 def test_what_the_model_refused_is_a_part_of_the_history(said):
     (made,) = standard(record_of(messages=[{"role": "assistant", **said}]).messages)
     assert made["content"] == "No."
@@ -116,13 +107,10 @@ def test_several_calls_where_one_must_be_are_refused_by_request_alone():
         assert record_of(tools=tools, parallel_tool_calls=asked).parallel is several
 
 
-@pytest.mark.parametrize(
-    ("asked", "named"),
-    [
-        ({"structured_outputs": {"structural_tag": "{}"}}, "structural_tag"),
-        ({"json_schema": {"type": "object"}, "grammar": "root ::= [a]"}, "only one schema"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "named"), [
+    ({"structured_outputs": {"structural_tag": "{}"}}, "structural_tag"),
+    ({"json_schema": {"type": "object"}, "grammar": "root ::= [a]"}, "only one schema"),
+])  # fmt: skip
 def test_what_would_change_the_answer_is_refused(asked, named):
     with pytest.raises(InputError, match=named):
         record_of(**asked)

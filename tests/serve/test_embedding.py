@@ -101,17 +101,14 @@ def test_ollamas_forms(server):
     assert "64" in ask(server, "/api/embed", 400, input="a" * 100, truncate=False)["error"]
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"input": []}, "input has 0 texts"),
-        ({"input": {"a": 1}}, "input"),
-        ({"input": [[10**6]]}, "input"),
-        ({"input": "a" * 100}, "takes 64"),
-        ({"input": "a", "dimensions": 99}, "dimensions is 99"),
-        ({"input": "a", "encoding_format": "int8"}, "encoding_format is 'int8'"),
-    ],
-)
+@pytest.mark.parametrize(("body", "says"), [
+    ({"input": []}, "input has 0 texts"),
+    ({"input": {"a": 1}}, "input"),
+    ({"input": [[10**6]]}, "input"),
+    ({"input": "a" * 100}, "takes 64"),
+    ({"input": "a", "dimensions": 99}, "dimensions is 99"),
+    ({"input": "a", "encoding_format": "int8"}, "encoding_format is 'int8'"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused(server, body, says):
     assert says in ask(server, "/v1/embeddings", 400, **body)["error"]["message"]
 

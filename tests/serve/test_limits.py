@@ -125,26 +125,21 @@ def test_api_key(serve):
             assert response.status == status
 
 
-@pytest.mark.parametrize(
-    ("data", "headers", "status"),
-    [
-        (b"{", {}, 400),
-        (b"[1]", {}, 400),
-        (b'{"messages": 5}', {}, 400),
-        (b'{"messages": []}', {}, 400),
-        (b'{"messages": [{"role": "user", "content": "\xff"}]}', {}, 400),
-        (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', {}, 400),
-        (b'{"messages": [{"role": "nobody", "content": "a"}]}', {}, 400),
-        (b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', {}, 400),
-        (b'{"x": ' + b"[" * 20_000, {}, 400),
-        (b'{"messages": [{"role": "user", "content": "' + b"x" * 70_000 + b'"}]}', {}, 413),
-        (body(), {"Content-Type": "text/plain"}, 415),
-        *(
-            (body(), {"Content-Type": None, sent_by_pages: "null"}, 415)
-            for sent_by_pages in ("Origin", "Referer", "Sec-Fetch-Site", "Sec-Fetch-Mode")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("data", "headers", "status"), [
+    (b"{", {}, 400),
+    (b"[1]", {}, 400),
+    (b'{"messages": 5}', {}, 400),
+    (b'{"messages": []}', {}, 400),
+    (b'{"messages": [{"role": "user", "content": "\xff"}]}', {}, 400),
+    (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', {}, 400),
+    (b'{"messages": [{"role": "nobody", "content": "a"}]}', {}, 400),
+    (b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', {}, 400),
+    (b'{"x": ' + b"[" * 20_000, {}, 400),
+    (b'{"messages": [{"role": "user", "content": "' + b"x" * 70_000 + b'"}]}', {}, 413),
+    (body(), {"Content-Type": "text/plain"}, 415),
+    *((body(), {"Content-Type": None, sent_by_pages: "null"}, 415) for sent_by_pages in ("Origin",
+     "Referer", "Sec-Fetch-Site", "Sec-Fetch-Mode")),
+])  # fmt: skip
 def test_rude_requests_are_refused(serve, data, headers, status):
     server = serve()
     found, told = post(server, data, **headers)

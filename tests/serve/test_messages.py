@@ -201,14 +201,11 @@ def test_what_another_server_ran_is_left_out():
     assert [message["content"] for message in made] == ["one and one?", "So it is.", "on"]
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        {"type": "text", "media_type": "text/plain", "data": "Words."},
-        {"type": "content", "content": "Words."},
-        {"type": "content", "content": [{"type": "text", "text": "Words."}]},
-    ],
-)
+@pytest.mark.parametrize("source", [
+    {"type": "text", "media_type": "text/plain", "data": "Words."},
+    {"type": "content", "content": "Words."},
+    {"type": "content", "content": [{"type": "text", "text": "Words."}]},
+])  # fmt: skip
 def test_a_document_of_text_is_read(source):
     document = {"type": "document", "source": source}
     for about, text in (({}, "Words."), ({"title": "T", "context": "C"}, "T\nC\nWords.")):

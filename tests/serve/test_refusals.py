@@ -87,18 +87,15 @@ def test_what_is_not_made_here_is_asked_for_once(serve):
     assert len(lines) == 2
 
 
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (errors.NoMemory("none"), (503, "false", None)),
-        (errors.TemplateError("none"), (503, "false", None)),
-        (errors.UnsupportedModel("none"), (503, "false", None)),
-        (errors.ModelInvalid("none"), (503, "false", None)),
-        (errors.EngineError("none"), (503, None, "1")),
-        (errors.TooManyRequests("none"), (429, None, "1")),
-        (errors.ShuttingDown("none"), (503, None, "1")),
-    ],
-)
+@pytest.mark.parametrize(("error", "told"), [
+    (errors.NoMemory("none"), (503, "false", None)),
+    (errors.TemplateError("none"), (503, "false", None)),
+    (errors.UnsupportedModel("none"), (503, "false", None)),
+    (errors.ModelInvalid("none"), (503, "false", None)),
+    (errors.EngineError("none"), (503, None, "1")),
+    (errors.TooManyRequests("none"), (429, None, "1")),
+    (errors.ShuttingDown("none"), (503, None, "1")),
+])  # fmt: skip
 def test_what_passes_may_be_asked_again(serve, monkeypatch, error, told):
 
     async def ask(*_):

@@ -169,13 +169,10 @@ def test_a_stream_tells_in_itself_that_there_is_no_room(client, server):
     assert failed["response"]["error"] == {key: error[key] for key in ("code", "message")}
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "store is false"),
-        ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "'web_search'"),
-    ],
-)
+@pytest.mark.parametrize(("options", "word"), [
+    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "store is false"),
+    ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "'web_search'"),
+])  # fmt: skip
 def test_a_refusal_names_what_it_is_about(server, options, word):
     """Clients refer to items where they were not told that nothing is stored; a tool of the server's has no name."""
     status, told = post(server, json.dumps({"input": "go", **options}).encode(), "/v1/responses")

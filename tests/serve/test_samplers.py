@@ -46,15 +46,12 @@ def test_samplers_and_noise_by_request(server, monkeypatch, path, noise):
     assert {name: getattr(seen[0], name) for name in MORE} == MORE
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"sampling": "ours"},
-        {"dry_base": 0.5},
-        {"xtc_threshold": 2},
-        {"dry_sequence_breakers": [""]},
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    {"sampling": "ours"},
+    {"dry_base": 0.5},
+    {"xtc_threshold": 2},
+    {"dry_sequence_breakers": [""]},
+])  # fmt: skip
 @pytest.mark.parametrize("path", PATHS)
 def test_samplers_that_cannot_be_are_refused(server, path, wrong):
     data = json.dumps({**PATHS[path], **wrong}).encode()

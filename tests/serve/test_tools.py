@@ -58,14 +58,11 @@ def test_the_model_knows_them_as_functions():
     assert inner["name"] == "mcp__files__apply_patch"
 
 
-@pytest.mark.parametrize(
-    ("tools", "choice", "wanted"),
-    [
-        ([PATCH], {"type": "custom", "name": "apply_patch"}, "apply_patch"),
-        ([FILES], {"type": "function", "name": "read"}, "mcp__files__read"),
-        ([READ, FILES], "required", "required"),
-    ],
-)
+@pytest.mark.parametrize(("tools", "choice", "wanted"), [
+    ([PATCH], {"type": "custom", "name": "apply_patch"}, "apply_patch"),
+    ([FILES], {"type": "function", "name": "read"}, "mcp__files__read"),
+    ([READ, FILES], "required", "required"),
+])  # fmt: skip
 def test_one_of_them_may_be_wanted(tools, choice, wanted):
     assert record_of(tools=tools, tool_choice=choice).tool_choice == wanted
 

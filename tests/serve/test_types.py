@@ -137,14 +137,11 @@ def test_what_is_inside_settings(server, path, field, odd):
     assert (status, field in json.dumps(refusal)) == (400, True)
 
 
-@pytest.mark.parametrize(
-    ("kind", "least"),
-    [
-        (completions.TokenizeBody, {"content": "a"}),
-        (completions.DetokenizeBody, {"tokens": [1]}),
-        (EmbeddingBody, {"input": "a"}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "least"), [
+    (completions.TokenizeBody, {"content": "a"}),
+    (completions.DetokenizeBody, {"tokens": [1]}),
+    (EmbeddingBody, {"input": "a"}),
+])  # fmt: skip
 def test_other_bodies(kind, least):
     asks = [(key, {**least, key: value}) for key in kind.__struct_fields__ for value in VALUES]
     found = [told(partial(decoded, kind, json.dumps(asked).encode()), key) for key, asked in asks]

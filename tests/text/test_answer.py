@@ -195,16 +195,13 @@ def test_qwen3_reads_why():
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "given"),
-    [
-        (ChatBody, {"reasoning_budget": 7}),
-        (ChatBody, {"thinking": {"type": "enabled", "budget_tokens": 7}}),
-        (ChatBody, {"reasoning": {"max_tokens": 7}}),
-        (MessagesBody, {"thinking": {"type": "enabled", "budget_tokens": 7}}),
-        (ResponsesBody, {"reasoning": {"max_tokens": 7}}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "given"), [
+    (ChatBody, {"reasoning_budget": 7}),
+    (ChatBody, {"thinking": {"type": "enabled", "budget_tokens": 7}}),
+    (ChatBody, {"reasoning": {"max_tokens": 7}}),
+    (MessagesBody, {"thinking": {"type": "enabled", "budget_tokens": 7}}),
+    (ResponsesBody, {"reasoning": {"max_tokens": 7}}),
+])  # fmt: skip
 def test_each_api_has_its_name_for_it(kind, given):
     about = {"input": TURN} if kind is ResponsesBody else {"messages": TURN}
     (record,) = records_of(kind(**about, **given), "x")

@@ -83,14 +83,11 @@ def test_arguments_that_are_no_object_complete_no_call():
     assert (calls.end(), calls.is_open, calls.complete) == (False, True, 0)
 
 
-@pytest.mark.parametrize(
-    ("schema", "types"),
-    [
-        ({"type": ["string", "null"]}, {"string", "null"}),
-        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"string", "null"}),
-        ({"oneOf": [{"type": "integer"}, True]}, {"integer"}),
-    ],
-)
+@pytest.mark.parametrize(("schema", "types"), [
+    ({"type": ["string", "null"]}, {"string", "null"}),
+    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"string", "null"}),
+    ({"oneOf": [{"type": "integer"}, True]}, {"integer"}),
+])  # fmt: skip
 def test_types_of_a_parameter(schema, types):
     assert types_of({"properties": {"k": schema}}, "k") == types
 

@@ -15,14 +15,11 @@ def test_any_text_needs_no_grammar(form):
     assert format_language(form) is None
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        {"type": "json_object", "schema": SCHEMA},
-        {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
-        {"type": "json_schema", "schema": SCHEMA},
-    ],
-)
+@pytest.mark.parametrize("form", [
+    {"type": "json_object", "schema": SCHEMA},
+    {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
+    {"type": "json_schema", "schema": SCHEMA},
+])  # fmt: skip
 def test_a_schema_is_found_wherever_it_stands(form):
     assert format_language(form) == of_schema(SCHEMA)
 

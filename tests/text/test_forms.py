@@ -18,15 +18,12 @@ def tool(name, description):
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "description", "turns"),
-    [
-        ("get_time", "Get the time", [user("Get the time in Rome.")]),
-        ("get_time", None, [user("Please call get_time.")]),
-        ("u", None, [user("Hello.")]),
-        ("get_time", "Time.", [{"role": "system", "content": "get_time: Time."}, user("Hello.")]),
-    ],
-)
+@pytest.mark.parametrize(("name", "description", "turns"), [
+    ("get_time", "Get the time", [user("Get the time in Rome.")]),
+    ("get_time", None, [user("Please call get_time.")]),
+    ("u", None, [user("Hello.")]),
+    ("get_time", "Time.", [{"role": "system", "content": "get_time: Time."}, user("Hello.")]),
+])  # fmt: skip
 def test_tools_are_in_the_prompt_whatever_else_is(name, description, turns, made):
     text = made(IGNORES).template.render(turns, tools=[tool(name, description)])
     assert f'"name": "{name}"' in text

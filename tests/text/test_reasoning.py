@@ -14,19 +14,16 @@ def test_there_are_ten_of_each():
     assert [len(examples) for examples in FAMILIES.values()] == [10] * 5
 
 
-@pytest.mark.parametrize(
-    ("template", "arguments"),
-    [
-        ("{% if enable_thinking is false %}<think></think>{% endif %}", {"enable_thinking": False}),
-        ("{%- if thinking and x %}<think>{% endif %}", {"thinking": False}),
-        ("{% if message.thinking is defined %}<think>{{ message.thinking }}{% endif %}", {}),
-        ("{% if 'thinking' in message %}<think>{% endif %}", {}),
-        ("{{ thinking_budget }}<seed:think>", {"thinking_budget": 0}),
-        ("{% if reasoning_effort in ['high', 'no_think'] %}", {"reasoning_effort": "no_think"}),
-        ("{{ 'Reasoning: ' + reasoning_effort }}", {"reasoning_effort": "low"}),
-        ("{{ messages }}", {}),
-    ],
-)
+@pytest.mark.parametrize(("template", "arguments"), [
+    ("{% if enable_thinking is false %}<think></think>{% endif %}", {"enable_thinking": False}),
+    ("{%- if thinking and x %}<think>{% endif %}", {"thinking": False}),
+    ("{% if message.thinking is defined %}<think>{{ message.thinking }}{% endif %}", {}),
+    ("{% if 'thinking' in message %}<think>{% endif %}", {}),
+    ("{{ thinking_budget }}<seed:think>", {"thinking_budget": 0}),
+    ("{% if reasoning_effort in ['high', 'no_think'] %}", {"reasoning_effort": "no_think"}),
+    ("{{ 'Reasoning: ' + reasoning_effort }}", {"reasoning_effort": "low"}),
+    ("{{ messages }}", {}),
+])  # fmt: skip
 def test_what_asks_for_no_reasoning(template, arguments):
     """The variable that the template reads; fields of messages are none."""
     assert quiet_arguments(template) == arguments
@@ -51,15 +48,11 @@ def test_words_for_effort_are_the_templates(template, asked, variable, word):
     assert (found[0], nearest_effort(asked, found[1])) == (variable, word)
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ 'Reasoning: ' + reasoning_effort }}",
-        "{% if reasoning_effort in ['low', 'minimal'] %}{% endif %}",
-        "{% if reasoning_effort not in [1, 2] %}{% endif %}",
-        "{{ messages }}",
-    ],
-)
+@pytest.mark.parametrize("template", [
+    "{{ 'Reasoning: ' + reasoning_effort }}",
+    "{% if reasoning_effort in ['low', 'minimal'] %}{% endif %}",
+    "{% if reasoning_effort not in [1, 2] %}{% endif %}", "{{ messages }}",
+])  # fmt: skip
 def test_templates_that_refuse_no_word_get_it_as_it_is(template):
     assert known_efforts(template) is None
 

@@ -21,17 +21,13 @@ def shown(pieces, stop):
     return made
 
 
-@pytest.mark.parametrize(
-    ("pieces", "stop", "wanted"),
-    [
-        (["é".encode()[:1], "é".encode()[1:]], (), ["", "é", ""]),
-        ([b"\xe2\x82"], (), ["", "\ufffd"]),
-        ([b"a EN", b"Dless", b" way"], ("END.",), ["a ", "ENDless", " way", ""]),
-        ([b"one", b" STOP two", b"one"], ("STOP",), ["one", " ", "", ""]),
-        ([b"x BB AA"], ("AA", "BB"), ["x ", ""]),
-    ],
-    ids=["half a character", "damaged bytes", "possible stop", "stop", "earliest stop"],
-)
+@pytest.mark.parametrize(("pieces", "stop", "wanted"), [
+    (["é".encode()[:1], "é".encode()[1:]], (), ["", "é", ""]),
+    ([b"\xe2\x82"], (), ["", "\ufffd"]),
+    ([b"a EN", b"Dless", b" way"], ("END.",), ["a ", "ENDless", " way", ""]),
+    ([b"one", b" STOP two", b"one"], ("STOP",), ["one", " ", "", ""]),
+    ([b"x BB AA"], ("AA", "BB"), ["x ", ""]),
+], ids=["half a character", "damaged bytes", "possible stop", "stop", "earliest stop"])  # fmt: skip
 def test_text_is_shown_as_soon_as_it_is_safe(pieces, stop, wanted):
     assert shown(pieces, stop) == wanted
 

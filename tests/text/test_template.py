@@ -253,21 +253,18 @@ def test_what_a_template_raises_is_said(made):
         made("{{ raise_exception('roles must alternate') }}").template.prompt([user("x")])
 
 
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("{% for %}", "TemplateSyntaxError"),
-        ("{{" + "(" * 3000 + ")" * 3000 + "}}", "RecursionError"),
-        ("{{ 'a' * 10**9 }}", "memory"),
-        (2 * "{% for i in range(99999) %}" + 2 * "{% endfor %}", "takes too long"),
-        ("{{ 9 ** (9 ** 9) }}", "takes too long"),
-        ("{% for i in range(9999) %}{{ 'a' * 999 }}{% endfor %}", "too long"),
-        ("{{ ''.__class__.__mro__ }}{{ x.y.z }}", "SecurityError|UndefinedError"),
-        ("{{ namespace(__class__=1) }}", "SecurityError"),
-        ("{{ dict.fromkeys }}{{ dict.mro() }}", "UndefinedError|SecurityError"),
-        ("{% include '/etc/passwd' %}", "TypeError|no loader"),
-    ],
-)
+@pytest.mark.parametrize(("source", "reason"), [
+    ("{% for %}", "TemplateSyntaxError"),
+    ("{{" + "(" * 3000 + ")" * 3000 + "}}", "RecursionError"),
+    ("{{ 'a' * 10**9 }}", "memory"),
+    (2 * "{% for i in range(99999) %}" + 2 * "{% endfor %}", "takes too long"),
+    ("{{ 9 ** (9 ** 9) }}", "takes too long"),
+    ("{% for i in range(9999) %}{{ 'a' * 999 }}{% endfor %}", "too long"),
+    ("{{ ''.__class__.__mro__ }}{{ x.y.z }}", "SecurityError|UndefinedError"),
+    ("{{ namespace(__class__=1) }}", "SecurityError"),
+    ("{{ dict.fromkeys }}{{ dict.mro() }}", "UndefinedError|SecurityError"),
+    ("{% include '/etc/passwd' %}", "TypeError|no loader"),
+])  # fmt: skip
 def test_hostile_template_is_an_error(source, reason, alone, tmp_path, monkeypatch):
     script = render._SCRIPT.read_text()
     assert "\nSECONDS = 2.0\n" in script
