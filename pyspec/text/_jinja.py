@@ -112,11 +112,10 @@ class Renderings:
         environment.globals["dict"] = _make_dict
         environment.globals["namespace"] = Attributes
         self._templates: dict[str, jinja2.Template] = {}
-        self._now: float | None = None
+        self._now = 0.0
 
     def _date(self, form: str) -> str:
-        now = datetime.now() if self._now is None else datetime.fromtimestamp(self._now)  # noqa: DTZ005, DTZ006 - local
-        return now.strftime(form)
+        return datetime.fromtimestamp(self._now).strftime(form)  # noqa: DTZ006 - local
 
     def answer(self, line: str) -> dict[str, str]:
         """Carry out the task in one line and return the reply."""

@@ -141,8 +141,8 @@ class Renderer:
                 self._send(self._child, self._lines[name])
                 self._unread.append(name)
 
-    def render(self, name: str, arguments: Mapping[str, Any], now: float | None = None) -> str:
-        """Return a conversation's text. now: the time for `strftime_now`, in seconds since 1970; None for the current time.
+    def render(self, name: str, arguments: Mapping[str, Any], now: float) -> str:
+        """Return a conversation's text. now: the time for `strftime_now`, in seconds since 1970.
 
         Raises InputError if the template refuses the conversation or fails at it, TemplateError if the template is unusable.
         """

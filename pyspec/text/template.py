@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
+from time import time
 from typing import Any
 
 from pyspec.errors import EngineError, InputError, OptionError
@@ -141,6 +142,8 @@ class ChatTemplate:
             TemplateError: The template cannot be used.
         """
         tokens = self._opened()
+        # once for all renderings of the prompt: midnight may fall between two
+        now = time() if now is None else now
         if self._lacks_one:
             self._say(PLAINLY)
         turns = [_with_content(tokens, self._spoken(message)) for message in messages]
@@ -169,7 +172,7 @@ class ChatTemplate:
     ) -> str:
         """Return the text that `prompt` tokenizes. Raises InputError or TemplateError."""
         turns = list(map(self._spoken, messages))
-        return self._rendered(*self._input_of(turns, answer, tools, arguments), None)[0]
+        return self._rendered(*self._input_of(turns, answer, tools, arguments), time())[0]
 
     def bare(self, text: str) -> list[int]:
         """Return token ids of a text without the template; at least one."""
@@ -218,9 +221,7 @@ class ChatTemplate:
         }  # fmt: skip
         return name, inputs
 
-    def _rendered(
-        self, name: str, inputs: TemplateInput, now: float | None
-    ) -> tuple[str, TemplateInput]:
+    def _rendered(self, name: str, inputs: TemplateInput, now: float) -> tuple[str, TemplateInput]:
         """Return the text, and the conversation in the form that the template accepted."""
         probe = probe_of(inputs)
         key = sha256(repr((name, probe)).encode("utf-8", "replace")).digest()
@@ -235,7 +236,7 @@ class ChatTemplate:
         return self._noted(self._first_complete(name, inputs, now) or (), inputs, name, now)
 
     def _first_complete(
-        self, name: str, inputs: TemplateInput, now: float | None
+        self, name: str, inputs: TemplateInput, now: float
     ) -> tuple[str, ...] | None:
         """Return the first forms in which the template writes all of a conversation, or else most; None if it refuses all."""
         best: tuple[int, tuple[str, ...]] | None = None
@@ -256,7 +257,7 @@ class ChatTemplate:
         return best[1] if best else None
 
     def _noted(
-        self, forms: Sequence[str], inputs: TemplateInput, name: str, now: float | None
+        self, forms: Sequence[str], inputs: TemplateInput, name: str, now: float
     ) -> tuple[str, TemplateInput]:
         """Render a conversation in these forms, and say what they change. Returns the text and the changed conversation."""
         changed = in_forms(inputs, forms)
@@ -266,7 +267,7 @@ class ChatTemplate:
                 self._say(WARNINGS[each])
         return text, changed
 
-    def _veiled(self, name: str, inputs: TemplateInput, text: str, now: float | None) -> Rendering:
+    def _veiled(self, name: str, inputs: TemplateInput, text: str, now: float) -> Rendering:
         """Return the rendering with signs inside all words that must stay text.
 
         If a user says `<|im_end|>`, then `text` has the word twice: once in the user's words and once behind them, where the
@@ -316,7 +317,7 @@ class ChatTemplate:
             _, inputs = self._input_of([{"role": "user", "content": "x"}], False, None, None)
             known = {*words.control, *words.defined}
             with suppress(InputError):
-                text, _ = self._rendered(name, inputs, None)
+                text, _ = self._rendered(name, inputs, time())
                 known = {word for word in known if word in text}
             self._turn_marks[name] = frozenset(known) | self._opened().ends
         return self._turn_marks[name]
@@ -326,7 +327,7 @@ class ChatTemplate:
             self._noted_once.add(note)
             log.warning("%s", note)
 
-    def _opening(self, name: str, inputs: TemplateInput, now: float | None) -> str | None:
+    def _opening(self, name: str, inputs: TemplateInput, now: float) -> str | None:
         """Return what the template writes in front of an answer; None if unknown."""
         key = repr(
             (name, [(key, inputs[key]) for key in inputs if key not in ("messages", "tools")])

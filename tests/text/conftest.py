@@ -28,7 +28,7 @@ class View:
             self._child.add(self._names[key], source, variables)
         self._own[name] = self._names[key]
 
-    def render(self, name, arguments, now=None):
+    def render(self, name, arguments, now):
         return self._child.render(self._own[name], arguments, now)
 
     def close(self):

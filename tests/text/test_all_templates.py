@@ -103,13 +103,24 @@ CONVERSATIONS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]] | None
 }
 
 
+DAY = datetime(2026, 2, 3, 12)  # noqa: DTZ001 - templates tell local time
+
+
+@pytest.fixture(autouse=True)
+def one_day(monkeypatch):
+    """Both sides render on the same day: a test that ran over midnight failed."""
+    day = SimpleNamespace(now=lambda: DAY)
+    monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", day)
+    monkeypatch.setattr("pyspec.text.template.time", DAY.timestamp)
+
+
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
 def oracle(source, messages, tools, **how):
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    today = datetime.now().astimezone().strftime("%d %b %Y")  # Llama's, as llama-server gives it
+    today = DAY.strftime("%d %b %Y")  # Llama's, as llama-server gives it
     asked = {"add_generation_prompt": True, "date_string": today, **SPECIAL, **how}
     texts, _ = render_jinja_template(
         conversations=[messages], tools=tools, chat_template=source, **asked

@@ -19,9 +19,9 @@ def renderer():
 def test_a_template_without_end_is_ended(renderer, monkeypatch):
     renderer.add("endless", ENDLESS, {})
     renderer.add("fine", "{{ x }}", {})
-    assert renderer.render("fine", {"x": "abc"}) == "abc"
+    assert renderer.render("fine", {"x": "abc"}, 0.0) == "abc"
     with monkeypatch.context() as patch:
         patch.setattr(render, "TIMEOUT_S", 0.2)
         with pytest.raises(TemplateError, match="cannot be used"):
-            renderer.render("endless", {})
-    assert renderer.render("fine", {"x": "def"}) == "def"
+            renderer.render("endless", {}, 0.0)
+    assert renderer.render("fine", {"x": "def"}, 0.0) == "def"

@@ -51,6 +51,19 @@ def test_date_is_the_one_that_was_asked_for(made):
         assert said == b"30 Jun 1970!"
 
 
+def test_a_prompt_is_rendered_at_one_time(made, monkeypatch):
+    template, times = made(CHATML).template, list[float]()
+    turns = [user("a"), {"role": "assistant", "content": "b", "tokens": [5]}, user("<|im_end|>")]
+    template.prompt(turns)  # what it learns of the template itself has no date
+    render = template._renderer.render
+    monkeypatch.setattr(
+        template._renderer, "render", lambda *given: (times.append(given[2]), render(*given))[1]
+    )
+    template.prompt(turns)
+    assert len(times) > 1
+    assert {times[0]} == set(times) - {None}
+
+
 def test_variables_of_call_and_model(made):
     llm = made("{{ a }}{{ b }}{{ messages[0].content }}", template_args={"a": 1, "b": 2})
     assert llm.template.render([user("!")], arguments={"b": 3}) == "13!"
