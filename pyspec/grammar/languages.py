@@ -15,9 +15,7 @@ from typing import Any, NoReturn
 
 from pyspec.errors import InputError
 
-MAX_BYTES = 1 << 20
-"""Longest grammar, bytes."""
-
+MAX_BYTES = 1 << 20  # longest grammar, bytes
 OWN_BYTES = 1 << 17
 """Longest grammar or expression in a caller's own words: it may nest as deep as it is long."""
 
@@ -33,14 +31,10 @@ _OPTIONS = '%llguidance {"no_forcing": true}\n'
 class Language:
     """A set of texts."""
 
-    start: str
-    """A Lark expression."""
-    rules: str = ""
-    """The rules that it names."""
-    own: str = ""
-    """A whole Lark grammar, which the expression names `@own`."""
-    source: str = ""
-    """The grammar that a caller wrote, if one did."""
+    start: str  # a Lark expression
+    rules: str = ""  # the rules that it names
+    own: str = ""  # a whole Lark grammar, which the expression names `@own`
+    source: str = ""  # the grammar that a caller wrote, if one did
 
     def within(self, start: str, rules: str = "") -> Language:
         """Return the language of another expression, which may name this one's rules."""
@@ -62,8 +56,7 @@ class Language:
 class Constraint:
     """What an answer follows."""
 
-    language: Language
-    """Of the whole answer, or of what begins with the first `trigger`."""
+    language: Language  # of the whole answer, or of what begins with the first `trigger`
     trigger: str = ""
     looser: Language | None = None
     """Replaces a language that is too much for a grammar. If this is too much too, an answer with a trigger follows nothing."""
@@ -113,15 +106,9 @@ def _encodable(text: str) -> str:
     return text
 
 
-MAX_CHARACTERS = 50_000
-"""Most characters and classes of all rules."""
-
-MAX_DEPTH = 128
-"""Deepest nesting of brackets."""
-
-MAX_REPEATS = 2000
-"""Most repetitions of a part, as in llama.cpp."""
-
+MAX_CHARACTERS = 50_000  # most characters and classes of all rules
+MAX_DEPTH = 128  # deepest nesting of brackets
+MAX_REPEATS = 2000  # most repetitions of a part, as in llama.cpp
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
 _SPACES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
 _LINE = re.compile(r"\r\n|[\r\n]|$")

@@ -102,8 +102,7 @@ class _Foreseen:
     tokens: list[int]
     masks: Future[tuple[list[npt.NDArray[np.bool_]], float]]
     """The masks before each of the tokens and after the last, and the mean seconds of one."""
-    at: int = 0
-    """How many of the tokens have come."""
+    at: int = 0  # how many of the tokens have come
 
 
 class Masks:
@@ -117,8 +116,7 @@ class Masks:
         self._foreseen: _Foreseen | None = None
         self._due: list[int] | None = None
         self._slow = False
-        self.error = ""
-        """Why there are no more masks; empty while there are."""
+        self.error = ""  # why there are no more masks; empty while there are
 
     @property
     def n_vocab(self) -> int:

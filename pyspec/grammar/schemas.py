@@ -83,8 +83,7 @@ def pointed(whole: Any, ref: Any) -> Any:
 
 log = logging.getLogger("pyspec")
 
-SCHEMA_DEPTH = 100
-"""Deepest nesting of a schema; llguidance reads 128 levels."""
+SCHEMA_DEPTH = 100  # deepest nesting of a schema; llguidance reads 128 levels
 
 LIMITS = LLParserLimits(
     step_max_items=1_000_000,  # a grammar of single characters needs half of it with a large vocabulary
@@ -348,14 +347,10 @@ _MAX_STEPS = 100_000
 class _Place:
     """What all parts of one place list together."""
 
-    names: tuple[str, ...] = ()
-    """Of properties, in order."""
-    patterns: tuple[str, ...] = ()
-    """Of properties' names."""
-    lists: bool = False
-    """Whether any part lists properties."""
-    free: bool = False
-    """Whether any part allows others."""
+    names: tuple[str, ...] = ()  # of properties, in order
+    patterns: tuple[str, ...] = ()  # of properties' names
+    lists: bool = False  # whether any part lists properties
+    free: bool = False  # whether any part allows others
 
     def __or__(self, other: _Place) -> _Place:
         return _Place(

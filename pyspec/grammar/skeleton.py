@@ -24,16 +24,13 @@ class Spacing:
     each of its parts and its end are expected on a line of their own. What is inside is expected to be written the same way.
     """
 
-    before: bytes = b""
-    """The last character that is no space."""
-    space: bytes = b""
-    """The spaces since then."""
+    before: bytes = b""  # the last character that is no space
+    space: bytes = b""  # the spaces since then
     lines: list[bool] = field(default_factory=list)
     """Whether each open object or list has its parts on lines."""
     nested: dict[bytes, bool] = field(default_factory=dict)
     """Whether the last objects and lists had, by the character that opens them."""
-    unit: bytes = b"  "
-    """One level's indent."""
+    unit: bytes = b"  "  # one level's indent
     _colon: bytes = b" "
     _comma: bytes = b" "
     _quoted: bool = False
@@ -102,8 +99,7 @@ _FEW = 6
 _MISSES_ALLOWED = 4
 _MARK = re.compile(rb"\[(\d+)\]")
 # how llguidance writes a token that is no text, behind a byte 0xff
-_SHOWN = 24
-"""Bytes of the answer's end that are tokenized together with what follows."""
+_SHOWN = 24  # bytes of the answer's end that are tokenized together with what follows
 
 
 class Skeleton:

@@ -51,15 +51,13 @@ class ByteVocabulary:
     _guard = threading.Lock()
 
     def __init__(self, vocab: Any) -> None:
-        self.n: int = llama_cpp.llama_vocab_n_tokens(vocab)
-        """Tokens of the model."""
+        self.n: int = llama_cpp.llama_vocab_n_tokens(vocab)  # tokens of the model
         self.ends = [t for t in range(self.n) if llama_cpp.llama_vocab_is_eog(vocab, t)]
         """Tokens that end an answer."""
         self.begun: OrderedDict[str, LLMatcher] = OrderedDict()
         """Matchers at their beginning, by grammar. `lock` guards them."""
         self.lock = threading.Lock()
-        self.nested: dict[bytes, bool] = {}
-        """How the model last wrote JSON, as in `Spacing`."""
+        self.nested: dict[bytes, bool] = {}  # how the model last wrote JSON, as in `Spacing`
         self.piece = piece_reader(vocab, special=True)
         tokens = all_pieces(vocab)
         silent = {*tokens_with(vocab, _NO_TEXT), *self.ends}
@@ -72,8 +70,7 @@ class ByteVocabulary:
             if bytes([byte]) not in first:
                 first[bytes([byte])] = len(tokens)
                 tokens.append(bytes([byte]))
-        self.byte_ids = [first[bytes([byte])] for byte in range(256)]
-        """A token for each byte."""
+        self.byte_ids = [first[bytes([byte])] for byte in range(256)]  # a token for each byte
         same = {t: first[data] for t, data in enumerate(tokens) if first[data] != t}
         same |= dict.fromkeys(self.ends[1:], self.ends[0] if self.ends else 0)
         self._same = same

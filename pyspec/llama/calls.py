@@ -18,8 +18,7 @@ from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.sampling.options import Sampling
 from pyspec.screen.words import SpeculationBlock
 
-IdStream: TypeAlias = Generator[int, "Sequence[int] | None", None]
-"""What `generate` returns."""
+IdStream: TypeAlias = Generator[int, "Sequence[int] | None", None]  # what `generate` returns
 
 MORE_SAMPLERS = tuple(
     each.name for each in fields(Sampling) if each.name.startswith(("dry_", "xtc_", "dynatemp_"))
@@ -83,8 +82,7 @@ class Completion:
     sampling: Mapping[str, Any]
     """Fields of `Sampling` that are not among the arguments of `generate`."""
     criteria: Any
-    reason: str | None = None
-    """Why the answer ended; None if llama-cpp-python knows."""
+    reason: str | None = None  # why the answer ended; None if llama-cpp-python knows
     answer: ref[IdStream] | None = None
     """What its `generate` returned, None before; as a weak reference, since it ends when that loop lets go of it."""
 

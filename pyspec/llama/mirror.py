@@ -65,8 +65,7 @@ class ScoreRows:
 
 
 _NUMBERS = count(1)
-NEVER_DECODED = (1, 1)
-"""llama.cpp's counters before the first decode, and after they were reset."""
+NEVER_DECODED = (1, 1)  # llama.cpp's counters before the first decode, and after they were reset
 
 
 class ClosedHandle:

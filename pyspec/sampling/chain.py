@@ -87,8 +87,7 @@ class BudgetHook(SamplerHook):
             self._budget.give_up()
 
 
-_CHANCE = -1
-"""Token id that stands for XTC's random choice in the noise: no token has it."""
+_CHANCE = -1  # token id that stands for XTC's random choice in the noise: no token has it
 
 
 def xtc_chance(seed: int, position: int) -> float:
@@ -153,8 +152,7 @@ class Dry:
         return copy
 
 
-MIN_TOP_P = 1e-9
-"""The top_p that leaves one token, as llama.cpp does for 0 and below."""
+MIN_TOP_P = 1e-9  # the top_p that leaves one token, as llama.cpp does for 0 and below
 
 
 def build_chain(

@@ -12,8 +12,7 @@ from pyspec.errors import OptionError
 MAX_DRAFT = 64
 """Most drafted tokens of one sequence in one round; `PS_MAX_DRAFT` in native/pyspec.h."""
 
-MAX_TOKENS = 2**31 - 1
-"""Longest answer that can be asked for."""
+MAX_TOKENS = 2**31 - 1  # longest answer that can be asked for
 
 
 class Range(NamedTuple):
@@ -60,8 +59,7 @@ KV_TYPES = {
 
 _TYPED = ("type_k", "type_v", "draft_type_k", "draft_type_v")
 
-MAX_BYTES = 127
-"""Longest key or text in llama.cpp's overrides, without the NUL after it."""
+MAX_BYTES = 127  # longest key or text in llama.cpp's overrides, without the NUL after it
 
 
 def check_overrides(overrides: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:

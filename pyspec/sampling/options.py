@@ -31,8 +31,7 @@ Draw = Literal["greedy", "coupled", "apart"]
 COLDEST = 1e-30
 """The lowest temperature above 0: as a float it must not become 0, nor logits divided by it infinite and so equal."""
 
-ANY_SEED = 0xFFFFFFFF
-"""As in llama.cpp, a seed that asks for a random one."""
+ANY_SEED = 0xFFFFFFFF  # as in llama.cpp, a seed that asks for a random one
 
 
 class Coupling(NamedTuple):
@@ -42,8 +41,7 @@ class Coupling(NamedTuple):
     temperature: float
     min_p: float
     """Limits what the draft draws from, as the target's chain does for the target; 0 for no limit."""
-    top_p: float = 0.0
-    """Limits the draft likewise, after `top_k`."""
+    top_p: float = 0.0  # limits the draft likewise, after `top_k`
     top_k: int = 0
     """How many ids of a row the target's chain keeps first, and so the draft; 0 where a sampler before it has to see them all."""
     tempered: bool = False
@@ -79,17 +77,12 @@ class SamplerOption(NamedTuple):
     kind: type[int | float]
     default: float
     allowed: Range
-    help: str
-    """Its meaning in lower case, without a full stop."""
-    word: str
-    """Its name on the command line, beside `aliases`."""
+    help: str  # its meaning in lower case, without a full stop
+    word: str  # its name on the command line, beside `aliases`
     aliases: tuple[str, ...]
-    usual: tuple[float, float]
-    """What may be given by hand, where that is less than `allowed`."""
-    suggested: bool
-    """Whether a model's own value is followed."""
-    offered: bool
-    """Whether interfaces other than llama-cpp-python's own have it."""
+    usual: tuple[float, float]  # what may be given by hand, where that is less than `allowed`
+    suggested: bool  # whether a model's own value is followed
+    offered: bool  # whether interfaces other than llama-cpp-python's own have it
 
 
 def number(
@@ -168,12 +161,8 @@ class SamplerNumbers:
     # fmt: on
 
 
-NUMBERS = {each.name: each for each in numbers(SamplerNumbers)}
-"""The options, by name."""
-
-OFFERED = tuple(each for each in NUMBERS.values() if each.offered)
-"""Those that every interface has."""
-
+NUMBERS = {each.name: each for each in numbers(SamplerNumbers)}  # the options, by name
+OFFERED = tuple(each for each in NUMBERS.values() if each.offered)  # those that every interface has
 SUGGESTED = tuple(each.name for each in NUMBERS.values() if each.suggested)
 """Names of those that a model may suggest, in the order in which they are told."""
 
@@ -183,8 +172,7 @@ def check_numbers(values: Mapping[str, Any]) -> None:
     check_ranges(values, {name: each.allowed for name, each in NUMBERS.items()})
 
 
-DRY_BREAKERS = ("\n", ":", '"', "*")
-"""llama.cpp's default: what ends a repetition."""
+DRY_BREAKERS = ("\n", ":", '"', "*")  # llama.cpp's default: what ends a repetition
 
 
 @dataclass(frozen=True)
@@ -327,10 +315,8 @@ _MEANINGLESS = {"penalty_last_n": 64, "repeat_last_n": 64, "mirostat": 0, "seque
 class SuggestedSampling:
     """How a model's publisher would have it sampled."""
 
-    values: Mapping[str, float] = field(default_factory=dict)
-    """By the names of `Sampling`'s fields."""
-    left: tuple[str, ...] = ()
-    """What is suggested too, and not followed."""
+    values: Mapping[str, float] = field(default_factory=dict)  # by the names of `Sampling`'s fields
+    left: tuple[str, ...] = ()  # what is suggested too, and not followed
 
     def sentence(self, set_by_user: Collection[str] = ()) -> str:
         """Say what holds because the model suggests it; empty if nothing does. set_by_user: fields that the user has set."""

@@ -29,9 +29,7 @@ from pyspec.text.stream import StopFinder
 from pyspec.text.template import ChatTemplate
 from pyspec.vocab.tokenizer import piece_reader
 
-_TAIL = 48
-"""Tokens at a prompt's end that are searched for the start of reasoning."""
-
+_TAIL = 48  # tokens at a prompt's end that are searched for the start of reasoning
 TokenBytes = Callable[[int], bytes]
 
 
@@ -56,8 +54,7 @@ class AnswerReader:
         self._stop = tuple(stop)
         self._finder = StopFinder(self._stop)
         self._begun = parser is None
-        self.reasoned = 0
-        """Tokens of reasoning so far."""
+        self.reasoned = 0  # tokens of reasoning so far
 
     @property
     def stopped_by(self) -> str | None:
@@ -281,10 +278,8 @@ class ReasoningLimit:
     """A limit on the reasoning of one answer."""
 
     tokens: int
-    functions: Mapping[str, Any] = field(default_factory=dict)
-    """Those that may be called."""
-    goes_on: bool = False
-    """Whether the prompt ends with content of the answer."""
+    functions: Mapping[str, Any] = field(default_factory=dict)  # those that may be called
+    goes_on: bool = False  # whether the prompt ends with content of the answer
 
     def budget(self, speech: Speech, prompt: Sequence[int]) -> Budget | None:
         """Return the budget of the answer to a prompt; None for a model that does not mark its reasoning."""

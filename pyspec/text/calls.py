@@ -39,8 +39,7 @@ class Calls:
         self._name, self._short = name, short_ids
         self._arguments: list[str] | None = None
         self._index = -1
-        self.complete = 0
-        """How many calls are complete."""
+        self.complete = 0  # how many calls are complete
 
     @property
     def begun(self) -> int:
@@ -87,8 +86,7 @@ class Calls:
 class CallForm(ABC):
     """How a family of models writes calls."""
 
-    short_ids: bool = False
-    """See `Calls`."""
+    short_ids: bool = False  # see `Calls`
     unmarked: bool = False
     """Whether an answer may begin with a call, or a part of one, without a mark."""
 
@@ -130,14 +128,10 @@ class ObjectCalls(CallForm):
 
     open: str
     close: str = ""
-    name: str = "name"
-    """The key of the function's name, as the family writes it."""
-    arguments: str = "arguments"
-    """The key of the arguments."""
-    listed: bool = False
-    """Whether the family writes a list."""
-    keyed: bool = False
-    """Whether an object's only key is the function's name."""
+    name: str = "name"  # the key of the function's name, as the family writes it
+    arguments: str = "arguments"  # the key of the arguments
+    listed: bool = False  # whether the family writes a list
+    keyed: bool = False  # whether an object's only key is the function's name
     short_ids: bool = False
 
     @property
@@ -359,14 +353,10 @@ class NamedCalls(CallForm):
     """Pattern of the text between `open` and the object, with groups `name` and perhaps `id`."""
     written: str
     """How a call is written up to its object, with NAME, # for a number and @ for an id."""
-    section: tuple[str, str] = ("", "")
-    """Marks that may enclose all calls."""
-    others: tuple[str, ...] = ()
-    """Marks inside a call."""
-    behind: str = ""
-    """Text that may follow the object."""
-    listed: bool = False
-    """Whether a list of objects may follow `open` instead."""
+    section: tuple[str, str] = ("", "")  # marks that may enclose all calls
+    others: tuple[str, ...] = ()  # marks inside a call
+    behind: str = ""  # text that may follow the object
+    listed: bool = False  # whether a list of objects may follow `open` instead
     short_ids: bool = False
 
     @property

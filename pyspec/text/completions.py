@@ -52,8 +52,7 @@ class ChatCompletion:
         known = {each["name"]: each.get("parameters") for each in left}
         stops = [*([stop] if isinstance(stop, str) else stop or ()), *llm.template.stop]
         content, speech = format_language(given["response_format"]), llm.speech
-        self.grammar: Any
-        """What the answer must follow; None for any text."""
+        self.grammar: Any  # what the answer must follow; None for any text
         self._call: str | None = None
         self._id, self._created = uuid.uuid4().hex, int(time.time())
         if llm.template.is_plain or not (tools or speech.notation.marks(tools=False)):
@@ -73,8 +72,7 @@ class ChatCompletion:
         self._n_top = given["top_logprobs"] or 0 if given["logprobs"] else None
         self._llm, self._model = llm, given["model"] or llm.model_path
         self._most = 0
-        self.tokens: list[int] = []
-        """Tokens of the answer so far, without the one that ends it."""
+        self.tokens: list[int] = []  # tokens of the answer so far, without the one that ends it
         self._likely: list[tuple[Token, TokenLogprobs | None]] = []
         self._reason: str | None = None
 

@@ -47,8 +47,7 @@ def _with_arguments(inputs: TemplateInput, change: Callable[[Any], Any]) -> Temp
 
 
 _ROLES = {"developer": "system", "function": "tool"}
-SYSTEM_ROLES = ("system", "developer")
-"""Roles that tell the model what to do."""
+SYSTEM_ROLES = ("system", "developer")  # roles that tell the model what to do
 
 
 def _tools_described(inputs: TemplateInput) -> TemplateInput:
@@ -296,8 +295,7 @@ def in_forms(inputs: TemplateInput, names: Sequence[str]) -> TemplateInput:
 
 
 _TEXTS = ("content", "reasoning_content", "thinking", "name")
-_LONGEST = 8
-"""Turns of the longest stretch that is looked for again right behind itself."""
+_LONGEST = 8  # turns of the longest stretch that is looked for again right behind itself
 
 
 def probe_of(inputs: TemplateInput) -> TemplateInput:
@@ -321,8 +319,7 @@ def filled(probe: TemplateInput) -> TemplateInput:
     return {**probe, "messages": fill(probe["messages"]), "tools": fill(probe["tools"])}
 
 
-_PLACE = "\0place"
-"""Stands for a text. A caller's text that is the same only adds a word."""
+_PLACE = "\0place"  # stands for a text; a caller's text that is the same only adds a word
 
 
 def _turn(message: Mapping[str, Any]) -> dict[str, Any]:

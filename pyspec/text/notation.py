@@ -12,9 +12,7 @@ from pyspec.text.tagged import GemmaCalls, PythonCalls, TaggedCalls
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
-MARKS = (START, CHANNEL, MESSAGE, *ENDS, "<|constrain|>")
-"""Marks of gpt-oss's channels."""
-
+MARKS = (START, CHANNEL, MESSAGE, *ENDS, "<|constrain|>")  # marks of gpt-oss's channels
 Start = Literal["inside", "behind", "free"]
 """Where an answer begins: inside reasoning that the prompt opened, behind reasoning, or free to begin some."""
 
@@ -23,14 +21,11 @@ Start = Literal["inside", "behind", "free"]
 class Reasoning:
     """The marks around reasoning."""
 
-    open: tuple[str, ...]
-    """What begins it. The first is how the family writes it."""
-    close: tuple[str, ...]
-    """What ends it."""
+    open: tuple[str, ...]  # what begins it; the first is how the family writes it
+    close: tuple[str, ...]  # what ends it
     anywhere: bool = False
     """Whether reasoning may begin later in the answer, as with marks that nobody writes as text."""
-    dropped: tuple[str, ...] = ()
-    """Marks around the content, which are not shown."""
+    dropped: tuple[str, ...] = ()  # marks around the content, which are not shown
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -245,12 +240,9 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
 class Notation:
     """How a model writes its reasoning and its calls."""
 
-    reasoning: Reasoning | None = None
-    """None if the model does not reason."""
-    calls: CallForm = HERMES
-    """Hermes's if the template shows none."""
-    channels: bool = False
-    """Whether it writes gpt-oss's channels, which carry both."""
+    reasoning: Reasoning | None = None  # None if the model does not reason
+    calls: CallForm = HERMES  # Hermes's if the template shows none
+    channels: bool = False  # whether it writes gpt-oss's channels, which carry both
 
     @classmethod
     def of(cls, template: str, is_token: Callable[[str], bool] = lambda _: False) -> Notation:

@@ -129,10 +129,8 @@ class AnswerPart:
     kind: PartKind
     text: str
     """The function's name in a "call". In a "broken" one, what the model wrote, which a whole answer has as content."""
-    index: int = 0
-    """Number of the call, from 0."""
-    id: str = ""
-    """Id of the call, only in a "call"."""
+    index: int = 0  # number of the call, from 0
+    id: str = ""  # id of the call, only in a "call"
 
     def delta(self) -> dict[str, Any]:
         """Return the part as the delta of an OpenAI chunk; empty for a broken call."""
@@ -152,8 +150,7 @@ class Call:
 
     id: str
     name: str
-    arguments: str = ""
-    """JSON text of an object."""
+    arguments: str = ""  # JSON text of an object
 
     def as_openai(self) -> dict[str, Any]:
         """Return the call as in an OpenAI message."""

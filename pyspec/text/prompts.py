@@ -20,9 +20,7 @@ from pyspec.errors import ContextOverflow, InputEncoding, InputError
 from pyspec.text.stream import begins
 from pyspec.vocab.tokenizer import piece_reader, tokens_with
 
-_LONGEST = 256
-"""How many characters at either end of a text are checked for part of a word."""
-
+_LONGEST = 256  # how many characters at either end of a text are checked for part of a word
 _CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
 _BRACKETS = tuple("<[{\uff5c|\u2581")
 
@@ -134,8 +132,7 @@ class Rendering:
     """A conversation as its template writes it."""
 
     text: str
-    shown: str
-    """The text with `signs` inside words that must stay text."""
+    shown: str  # the text with `signs` inside words that must stay text
     signs: tuple[str, str]
     """Characters that the text does not have: one for control words, and one for words that are tokens in any text."""
 
@@ -180,8 +177,7 @@ class PromptTokenizer:
         self._tokenizer, self._vocab = llm.tokenizer_, llm._model.vocab
         self.vocabulary = Vocabulary(self._vocab)
         self._add_bos, self._bos = bool(llm._model.add_bos_token()), llm.token_bos()
-        self.most: int | None = None
-        """Tokens of the longest prompt that fits, if known."""
+        self.most: int | None = None  # tokens of the longest prompt that fits, if known
 
     def prompt(
         self, rendering: Rendering, kept: Sequence[tuple[int, int, list[int]]] = ()

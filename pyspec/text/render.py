@@ -34,11 +34,8 @@ PLAIN = (
 PLAIN_STOP = ("\nUser:",)
 """Ends an answer under the plain template, where the model would go on to write the user's turn."""
 
-MAX_BYTES = 4 << 20
-"""Largest file of a template; the longest template has fewer characters."""
-
-_HEADER = 32 << 20
-"""Bytes within which a file's header ends, for all but the largest vocabularies."""
+MAX_BYTES = 4 << 20  # largest file of a template; the longest template has fewer characters
+_HEADER = 32 << 20  # bytes within which a file's header ends, for all but the largest vocabularies
 
 _SPECIAL = {
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator", "pad_token": "padding",
@@ -99,12 +96,8 @@ def variables_of(llm: Any) -> dict[str, str]:
 
 _SCRIPT = Path(__file__).with_name("_jinja.py")
 
-MAX_SOURCE = 1 << 20
-"""Longest template, characters."""
-
-ROOM = 256 << 20
-"""Memory limit of the child for rendering, bytes."""
-
+MAX_SOURCE = 1 << 20  # longest template, characters
+ROOM = 256 << 20  # memory limit of the child for rendering, bytes
 TIMEOUT_S = 20.0
 """How long to wait for a reply. The child limits its own CPU time, so this matters only on an overloaded machine."""
 

@@ -15,8 +15,7 @@ from typing import TypeVar
 
 from pyspec.errors import OptionError
 
-MAX_STOPS, MAX_STOP_CHARS = 256, 8192
-"""Most stop strings of an answer, and their total characters."""
+MAX_STOPS, MAX_STOP_CHARS = 256, 8192  # most stop strings of an answer, and their total characters
 
 
 def check_stops(stops: Sequence[str]) -> None:
@@ -59,8 +58,7 @@ class StopFinder:
     def __init__(self, stops: Iterable[str] = ()) -> None:
         self._stops, self._held = tuple(stops), ""
         check_stops(self._stops)
-        self.found: str | None = None
-        """The string that was met; further text is ignored."""
+        self.found: str | None = None  # the string that was met; further text is ignored
 
     def push(self, new: str) -> str:
         """Return the held and new text that can no longer be part of a stop string."""
@@ -83,12 +81,8 @@ class StopFinder:
 
 
 _T = TypeVar("_T")
-Scan = Generator[None, None, _T]
-"""A reader: it yields to wait for text, and returns what it found."""
-
-MAX_NAME = 256
-"""Longest name of a function and the like, characters."""
-
+Scan = Generator[None, None, _T]  # a reader: it yields to wait for text, and returns what it found
+MAX_NAME = 256  # longest name of a function and the like, characters
 _OUTSIDE, _INSIDE = re.compile(r'["{}\[\]]'), re.compile(r'["\\\x00-\x1f]')
 _SCALAR_END = re.compile(r"[^\w.+-]")
 _SPACE = re.compile(r"\s*")

@@ -30,23 +30,16 @@ class TaggedCalls(CallForm):
     """A name, then each argument between tags."""
 
     open: str
-    close: str
-    """With `open`: around one call, or around several."""
+    close: str  # with `open`: around one call, or around several
     name_open: str
-    name_close: str
-    """With `name_open`: around the function's name."""
+    name_close: str  # with `name_open`: around the function's name
     key_open: str
-    key_ends: tuple[str, ...]
-    """What may end an argument's name, which `key_open` begins."""
-    value_close: str
-    """With `value_open`: around an argument's value."""
-    call_close: str
-    """Ends a call."""
+    key_ends: tuple[str, ...]  # what may end an argument's name, which `key_open` begins
+    value_close: str  # with `value_open`: around an argument's value
+    call_close: str  # ends a call
     value_open: str = ""
-    text_key: str = ""
-    """The one of `key_ends` that marks a value as text."""
-    lines: bool = False
-    """Whether a value stands on lines of its own."""
+    text_key: str = ""  # the one of `key_ends` that marks a value as text
+    lines: bool = False  # whether a value stands on lines of its own
 
     @property
     def opens(self) -> tuple[str, ...]:

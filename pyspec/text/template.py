@@ -37,9 +37,7 @@ log = logging.getLogger("pyspec")
 _MARK = re.compile(r"<[^<>\s'\"{}]{1,40}>|\[/?[A-Za-z_]{2,40}\]")
 """What looks like a mark in a template's source."""
 
-_MAX_READ = 16
-"""Most marks that are tried one by one, to find those that the template looks for."""
-
+_MAX_READ = 16  # most marks that are tried one by one, to find those that the template looks for
 PLAINLY = "this model has no chat template: turns are written as plain text, and an answer ends where the next would begin"
 _CONVERSATION = ("messages", "tools")
 # template variables that cannot be set as arguments

@@ -27,8 +27,7 @@ from pyspec.errors import InputError
 from pyspec.text.prompts import Rendering, Words
 
 _DIGITS = 16
-_LEFTOVER = 9
-"""So many digits of the prefix show that a template has cut a stand-in."""
+_LEFTOVER = 9  # so many digits of the prefix show that a template has cut a stand-in
 
 _ROLES = frozenset(
     ["system", "developer", "user", "assistant", "tool", "function", "model", "ipython", "observation", "context", "documents"]
@@ -95,8 +94,7 @@ class Veil:
         self._found = re.compile(self._prefix + r"(\d{3})")
         self.seams = False
         """Whether texts of the last request were broken because they could be the inside of a control word."""
-        self.hid = False
-        """Whether anything was hidden in the last request."""
+        self.hid = False  # whether anything was hidden in the last request
 
     def hide(
         self,
@@ -210,8 +208,7 @@ class Veil:
         return Rendering(text, "".join([*pieces, shown[at:]]), signs)
 
 
-_SEAM = ("", True)
-"""What a seam stands for: no character."""
+_SEAM = ("", True)  # what a seam stands for: no character
 
 
 Render = Callable[[Mapping[str, Any]], "str | None"]

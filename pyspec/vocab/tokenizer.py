@@ -25,15 +25,11 @@ _PARSED = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOW
 _ALWAYS = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
 _SPACE = b" \t\n\v\f\r"
 
-SHORT = 512
-"""In shorter texts, bytes, llama.cpp finds the words as fast by itself."""
-
-_REPEATED = 32
-"""Longest stretch between words that is tokenized only once, bytes."""
+SHORT = 512  # in shorter texts, bytes, llama.cpp finds the words as fast by itself
+_REPEATED = 32  # longest stretch between words that is tokenized only once, bytes
 _MAX_KNOWN = 1 << 16
 
-BUDGET_S = 10.0
-"""Longest that a text of many words may take."""
+BUDGET_S = 10.0  # longest that a text of many words may take
 
 
 def tokens_with(vocab: Any, attributes: int) -> list[int]:
@@ -148,12 +144,10 @@ def tokens_by_piece(
 
 _Result = TypeVar("_Result")
 
-_STARTING = threading.Lock()
-"""Guards `threading.stack_size`, which applies to the whole process."""
+_STARTING = threading.Lock()  # guards `threading.stack_size`, which applies to the whole process
 
 
-_HERE = threading.local()
-"""`stack`: the stack of a thread that was started here."""
+_HERE = threading.local()  # `stack`: the stack of a thread that was started here
 
 
 def call_with_stack(work: Callable[[], _Result], stack: int) -> _Result:
@@ -200,16 +194,10 @@ def _started(work: Callable[[], _Result], stack: int) -> Future[_Result]:
 
 
 _BASE_STACK = 1 << 20
-_STACK_A_BYTE = 768
-"""About twice what llama.cpp takes per character when built with GCC: 330 bytes."""
-
-SHALLOW = 1024
-"""Length of a run for which any thread has enough stack, bytes."""
-
+_STACK_A_BYTE = 768  # about twice what llama.cpp takes per character when built with GCC: 330 bytes
+SHALLOW = 1024  # length of a run for which any thread has enough stack, bytes
 MAX_STACK = 1 << 30
-MAX_STEPS = 20_000_000
-"""Limit for a search that is quadratic in a run's length: some seconds."""
-
+MAX_STEPS = 20_000_000  # limit for a search that is quadratic in a run's length: some seconds
 _SPACES = rb"(?:[ \t\v\f]|\xe3\x80\x80|\xc2[\x85\xa0]|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe1\x9a\x80)"
 _QUADRATIC: Mapping[str, re.Pattern[bytes]] = {
     "deepseek-llm": re.compile(_SPACES + rb"{16,}"),  # \s+$ is tried from each of them
