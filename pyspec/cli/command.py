@@ -37,8 +37,6 @@ ENVIRONMENT = (
 )
 """Environment variables, as `pyspec --help` names them."""
 
-_MIN_CTX = 16
-
 
 class Option(click.Option):
     """An option of a group. aliases: names from other programs, which work but are not listed."""
@@ -68,37 +66,20 @@ class Option(click.Option):
 
 
 GONE = {
-    "--server": "generate and chat load the model themselves; clients of `pyspec serve` use its HTTP API",
     "--spec-type": "--draft lookup, NAME or mtp says what drafts",
     "--lookup": "use --draft lookup",
     "--num-pred-tokens": "use --draft-max N",
     "--draft-min": "drafts have no shortest length; --length fixed:K always checks K tokens",
-    "--help-all": "--help lists every option",
-    "--wrap": "lines are broken on a terminal only; /set wrap off in a chat",
-    "--no-wrap": "lines are broken on a terminal only; /set wrap off in a chat",
-    "--counts": "the summary has the counts of drafts (--json)",
-    "--max-input": "a prompt may have 1 MiB",
-    "--memory": "what one process was told drafts in no other; in chat, batch and serve it is on or off",
-    "--engine": "pyspec.cluster.answer spreads a Ray dataset over actors",
-    "--workers": "pyspec.cluster.answer spreads a Ray dataset over actors",
     "-hf": "use -m OWNER/REPO[:TYPE]",
-    "--template": "`pyspec models info NAME --json` has the chat template",
     "--mmproj": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
     "--image": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
-    "--kept": "pyspec measure says what it found; --json prints it for a file of yours",
-    "--hub": "`pyspec models search` lists the catalogue; -m takes any OWNER/REPO[:TYPE] of the hub",
-    "--no-hub": "`pyspec models search` lists the catalogue alone",
-    "--no-draft": "a draft is fetched with --draft only",
-    "--measure": "use pyspec measure -m MODEL --draft NAME",
-    "--idle": "a service manager or `timeout` ends a server",
-    "--verify-phase": "--verify margin relaxes in the whole answer; --gap and --confirm make it stricter",
     "--hf-repo": "use -m OWNER/REPO[:TYPE]",
     **dict.fromkeys(
         ("-ot", "--override-tensor"),
         "--cpu-moe keeps all experts in main memory, --n-cpu-moe N those of the first layers",
     ),
 }
-"""Options of other programs or earlier versions that no command has, and what to do instead."""
+"""Options of other programs that no command has, and what to do instead."""
 
 
 class _Gone(click.Option):
@@ -209,27 +190,6 @@ class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generi
         return str(value)
 
 
-class Context(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
-    """The size of a context in tokens; 0 for the model's own."""
-
-    name = "tokens"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Return the number. Refuses text, which other programs take behind -c to go on."""
-        if not str(value).isdecimal():
-            raise click.UsageError(_of_context(ctx), ctx)
-        if 0 < int(value) < _MIN_CTX:
-            what = f"a context of {value} tokens is too small; {_of_context(ctx)}"
-            raise click.UsageError(what, ctx)
-        return int(value)
-
-
-def _of_context(ctx: click.Context | None) -> str:
-    goes_on = ctx is not None and any("--continue" in each.opts for each in ctx.command.params)
-    rest = "; --continue goes on with the last answer" if goes_on else ""
-    return f"-c takes the size of the context, a number of at least {_MIN_CTX}, or 0{rest}"
-
-
 class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
     """How many layers go to devices: `auto`, `all` or a number."""
 
@@ -248,7 +208,7 @@ class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gener
         return number
 
 
-TEXT, CONTEXT, LAYERS = _Text(), Context(), Layers()
+TEXT, LAYERS = _Text(), Layers()
 
 
 def model_names(

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pyspec.cli.command import CONTEXT, LAYERS, TEXT, model_names, option, tell
+from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
 from pyspec.engine.options import Speculation
 from pyspec.errors import OptionError
 from pyspec.machine import AUTO, EXTRA_BUFFERS, parse_devices
@@ -66,8 +66,8 @@ class ModelOptions:
     template_args: tuple[tuple[str, Any], ...] = option("Models", "--template-arg", metavar="KEY=VALUE", multiple=True,
         type=_template_arg, help="A variable of the template, such as enable_thinking=false.")
     trust_model: bool = option("Models", "--trust-model", is_flag=True, help="Skip the trial load of a new file.")
-    ctx: int = option("Machine", "-c", "--ctx", aliases=("--ctx-size",), metavar="N", type=CONTEXT,
-        default=4096, help="Tokens of prompt and answer; 0: the model's own.")
+    ctx: int = option("Machine", "-c", "--ctx", aliases=("--ctx-size",), metavar="N",
+        type=click.IntRange(min=0), default=4096, help="Tokens of prompt and answer; 0: the model's own.")
     threads: int | None = option("Machine", "-t", "--threads", metavar="N", type=click.IntRange(min=1),
         help="Threads; if not given, the physical cores that are free.")
     n_gpu_layers: int | str = option("Machine", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),

@@ -315,12 +315,3 @@ def test_a_narrow_help_page_has_room_for_its_sentences(command):
 def test_an_option_that_is_gone_is_refused_by_what_to_use(name, value, refused):
     for words in ([name, *value], ["hi", name, *value]):
         assert f"there is no option {name}; {GONE[name]}" in refused("generate", *words)
-
-
-@pytest.mark.parametrize("words", [["-c", "And shorter?"], ["-c", "5", "hi"]])
-def test_the_context_is_no_continuation(words, refused):
-    """Other programs go on by -c: a sentence says what does so here, where it does."""
-    for command, goes_on in (("generate", True), ("serve", False)):
-        said = refused(command, *words)
-        assert "-c takes the size of the context" in said or not goes_on
-        assert ("--continue" in said) is goes_on

@@ -154,14 +154,13 @@ def test_an_empty_key_is_no_key_for_everybody(refused, where):
     assert "the API key is empty" in stderr
 
 
-def test_the_models_own_context_is_all_an_answers(start, refused, tmp_path):
+def test_the_models_own_context_is_all_an_answers(start, tmp_path):
     small = tiny.write(tmp_path / "small.gguf", tokens=tiny.ASCII, n_ctx=640)
     url = url_of(start("--port", "0", "-c", "0", "--draft", "none", model=small))
     assert asked(f"{url}/v1/models")["data"][0]["meta"]["n_ctx"] == 640
     answer = asked(f"{url}/v1/completions", prompt="a", logit_bias={"2": -100})
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"]["total_tokens"] > 600
-    assert "too small" in refused("-c", "15").stderr
 
 
 def test_keys_of_a_file(start, refused, tmp_path):
