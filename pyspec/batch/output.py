@@ -1,7 +1,7 @@
 """Runs a batch from input files to output files. Answers go into a journal first; the output is assembled from it at the end.
 
 `OUT.jsonl` has a line for each record, in the order of the inputs. `DIR/` has a text file for each input file, and `OUT.csv` a
-row for each record. These two keep their journal, since they cannot hold whole results. Without `--overwrite`, a run replaces
+row for each record. The journal stays beside it, for records that are added or retried. Without `--overwrite`, a run replaces
 only files that it wrote itself.
 """
 
@@ -9,77 +9,122 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import time
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from pyspec.batch.journal import Journal, Key
-from pyspec.batch.layouts import OutputFiles, Results, TableFile, TextFiles
-from pyspec.batch.reading import InputFile, Reading
-from pyspec.errors import InputError
-from pyspec.machine.files import as_text
+from pyspec.batch.reading import InputFile, Per, Reading, rows_of
+from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
+from pyspec.machine.files import as_text, write_whole
 from pyspec.requests.bodies import body_of, choice_of
 from pyspec.requests.records import Record
-from pyspec.text.parts import Failure, RecordResult, Usage
+from pyspec.text.parts import RecordResult
+
+Results = Callable[[int], RecordResult]  # the result of a record, by its place among the inputs
+_COLUMNS = ("answer", "finish_reason", "error")
 
 
-class _EarlierLine(msgspec.Struct):
-    """A line of an earlier output: the fields of both formats."""
+class OutputFiles:
+    """A run's output files. A file that existed before is replaced only if this run wrote it, or with `overwrite`."""
 
-    prompt_sha256: str
-    run: str
-    id: str = ""
-    text: str = ""
-    reasoning: str = ""
-    reasoning_cut: bool = False
-    calls: list[dict[str, Any]] = []
-    finish_reason: str | None = None
-    usage: Usage = Usage()
-    speculation: dict[str, Any] = {}
-    error: dict[str, Any] | None = None
-    custom_id: str | None = None
-    response: dict[str, Any] | None = None
-    prompt: str | None = None
-    messages: list[Any] | None = None
+    most_named: int | None = 3  # failed records to name while the batch runs, None for all
 
-    def result(self) -> RecordResult:
-        """The line as a result. Raises LookupError, TypeError or ValidationError if it is no line of ours."""
-        name, request = self.custom_id or self.id, self.prompt_sha256
-        known: dict[str, Any] = {"index": -1, "id": name, "prompt_sha256": request}
-        if self.error is not None:
-            kind = self.error.get("type") or self.error["code"]
-            return RecordResult(**known, error=Failure(kind, self.error["message"]))
-        if self.response is not None:
-            return RecordResult(**known, **_from_openai(self.response["body"]))
-        own = {name: getattr(self, name) for name in _ANSWER}
-        return RecordResult(**known, **own)
+    def __init__(
+        self, paths: Iterable[Path], inputs: Sequence[InputFile], journal: Path, *, overwrite: bool
+    ) -> None:
+        self.journal, self.overwrite = journal, overwrite
+        self.run = ""  # hash of the run's identity, once it has begun
+        self.signatures = {path: _signature(path) for path in paths}  # as the run begins
+        read = {os.path.realpath(source.path) for source in inputs if source.path is not None}
+        for path in self.signatures:
+            if os.path.realpath(path) in read:
+                hint = "give another -o"
+                raise InputError(f"{as_text(path)} is an input and would be overwritten", hint)
+            if self.signatures[path] is not None and _is_model(path):
+                hint = "give another -o"
+                raise InputError(f"{as_text(path)} is a model and would be overwritten", hint)
+
+    def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
+        """Yield the content of a file in parts."""
+        raise NotImplementedError
+
+    def check(self, journal: Journal) -> None:
+        """Raise ResumeMismatch where a file exists that no run with this journal has written."""
+        for path, signature in self.signatures.items():
+            if self.overwrite or signature is None:
+                continue
+            with path.open("rb") as file:
+                known = _sha256(iter(partial(file.read, 1 << 20), b"")) in journal.written
+            if not known:
+                raise self.refuse(path)
+
+    def assemble(self, journal: Journal, results: Results, records: Sequence[Record]) -> None:
+        """Write the files. Raises BatchWriteError."""
+        for path in self.signatures:
+            # noted before, so that a file is known whenever the process ends
+            journal.note(_sha256(self.chunks(path, results, records)))
+        journal.sync()
+        for path in self.signatures:
+            self._write(path, self.chunks(path, results, records))
+
+    def _write(self, path: Path, chunks: Iterator[bytes]) -> None:
+        """Write a file atomically. Raises BatchWriteError if that fails, or if the file has changed since the run began."""
+        try:
+            if _signature(path) != self.signatures[path]:
+                raise FileExistsError
+            write_whole(path, chunks, replace=self.signatures[path] is not None)
+        except FileExistsError:
+            what = f"{as_text(path)} appeared or changed while the batch ran and is not overwritten"
+            hint = "move it away and run the same command again: all records are in the journal"
+            raise BatchWriteError(what, hint) from None
+        except OSError as error:
+            what = f"{path} cannot be written: {error.strerror}; all records are in the journal"
+            hint = "free some space and run the same command again: it only writes the file"
+            raise BatchWriteError(what, hint) from None
+        self.signatures[path] = _signature(path)
+
+    def refuse(self, path: Path, why: str = "") -> ResumeMismatch:
+        """The error for a foreign file at `path`."""
+        what = f"{as_text(path)} exists and is not the result of this run{why}"
+        return ResumeMismatch(what, "give another -o, use --overwrite, or move it away")
 
 
-_ANSWER = ("text", "reasoning", "reasoning_cut", "calls", "finish_reason", "usage", "speculation")
-"""Members of a line that are the answer."""
+def _sha256(chunks: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
-def _from_openai(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer in a response's body, by the names of a result."""
-    choice = body["choices"][0]
-    message = choice.get("message") or {"content": choice["text"]}
-    return {
-        "text": message["content"] or "",
-        "reasoning": message.get("reasoning_content", ""),
-        "calls": message.get("tool_calls", []),
-        "reasoning_cut": choice.get("reasoning_cut", False),
-        "finish_reason": choice["finish_reason"],
-        "usage": msgspec.convert(body["usage"], Usage),
-        "speculation": body["speculation"],
-        "created": body["created"],
-    }
+def _is_model(path: Path) -> bool:
+    """Whether a file is a GGUF, which this run may be using."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False
+
+
+def _signature(path: Path) -> object:
+    """What changes with a file; None if there is none. Raises InputError for a link, a device or a folder: none is replaced."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{as_text(path)} is not a regular file", "give another -o")
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class JsonLines(OutputFiles):
@@ -90,47 +135,13 @@ class JsonLines(OutputFiles):
     ) -> None:  # fmt: skip
         journal = path.with_name(path.name + ".journal")
         super().__init__([path], inputs, journal, overwrite=overwrite)
-        self.path, self.prompts, self.model = path, prompts, model
-        self._run = ""
-
-    def inspect(self, run: str) -> list[RecordResult]:
-        """Return an earlier output's results, none of a file to overwrite. Raises ResumeMismatch for a foreign file."""
-        self._run = run
-        if self.signatures[self.path] is None:
-            return []
-        lines, results = _known_lines(self.path)
-        if results and all(line.run == run for line in lines):
-            said = [(line.error, line.prompt, line.messages) for line in lines]
-            self.stale = self.prompts and (None, None, None) in said
-            return results
-        if self.overwrite:
-            return []
-        raise self.refuse(self.path, ", but of other models or options" if results else "")
-
-    def check(self, journal: Journal) -> None:
-        """Do nothing: `inspect` has checked the only file."""
-
-    def assemble(self, journal: Journal, results: Results, records: Sequence[Record]) -> None:
-        """Write the file and remove the journal. Raises BatchWriteError."""
-        self._write(self.path, self.chunks(self.path, results, records))
-        journal.remove()
+        self.prompts, self.model = prompts, model
 
     def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
         for i, record in enumerate(records):
             whole = {"prompt": record.prompt, "messages": record.messages} if self.prompts else {}
             prompt = {name: value for name, value in whole.items() if value is not None}
-            yield output_line(results(i), self._run, record.form, model=self.model, prompt=prompt)
-
-
-def _known_lines(path: Path) -> tuple[list[_EarlierLine], list[RecordResult]]:
-    """Return the lines of an earlier output, and their results; none if the file is something else."""
-    decode = msgspec.json.Decoder(_EarlierLine).decode
-    try:
-        with path.open("rb") as stream:
-            lines = [decode(line) for line in stream]
-        return lines, [line.result() for line in lines]
-    except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError):
-        return [], []
+            yield output_line(results(i), self.run, record.form, model=self.model, prompt=prompt)
 
 
 ABOUT_THE_TEXT = ("sampling", "seed", "verification", "relaxed", "relaxed_nats")
@@ -183,6 +194,106 @@ def _openai_line(
         "prompt_sha256": result.prompt_sha256,
         "run": run,
     }
+
+
+class TextFiles(OutputFiles):
+    """A folder with a text file for each input file: answers in the order of the records, nothing for one that failed."""
+
+    most_named = None  # no file tells of them
+
+    def __init__(
+        self, folder: Path, inputs: Sequence[InputFile], per: Per, *, overwrite: bool = False
+    ) -> None:
+        self.per = per
+        self._sources: dict[Path, str] = {}
+        for source in inputs:
+            if source.kind != "text":
+                raise InputError(f"{source.name}: -o DIR/ is for text files", "give -o OUT.jsonl")
+            path = folder / source.below
+            if path in self._sources:
+                hint = "rename one of them"
+                raise InputError(f"two inputs would be written to {as_text(path)}", hint)
+            self._sources[path] = source.name
+        journal = folder / "pyspec-batch.journal"
+        super().__init__(self._sources, inputs, journal, overwrite=overwrite)
+        try:
+            for path in (journal, *self.signatures):
+                path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BatchWriteError(f"{path.parent} cannot be created: {error.strerror}") from None
+
+    def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
+        name = self._sources[path]
+        indexes = (i for i, record in enumerate(records) if record.source == name)
+        return (_ARRANGE[self.per](results(i).text).encode() for i in indexes)
+
+
+_ARRANGE: dict[str, Callable[[str], str]] = {
+    "line": lambda text: " ".join(text.split("\n")) + "\n",
+    "paragraph": lambda text: text.strip("\n") + "\n\n",
+    "file": lambda text: text + "\n",
+}
+
+
+class TableFile(OutputFiles):
+    """A CSV file: the rows of CSV inputs, or else the records' ids, with columns for answers. reading: how inputs were read."""
+
+    def __init__(
+        self, path: Path, inputs: Sequence[InputFile], reading: Reading, *, overwrite: bool = False
+    ) -> None:
+        journal = path.with_name(path.name + ".journal")
+        super().__init__([path], inputs, journal, overwrite=overwrite)
+        self.inputs, self.reading = inputs, reading
+        self._tables = bool(inputs) and all(source.kind == "csv" for source in inputs)
+        if self._tables:
+            heads = {source.name: self._head(source) for source in inputs}
+            first = next(iter(heads.values()))
+            if other := next((name for name, head in heads.items() if head != first), None):
+                hint = "run one command for each"
+                raise InputError(f"{other} has other columns than {inputs[0].name}", hint)
+
+    def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
+        if not self._tables:
+            yield _row(["id", *_COLUMNS])
+            for i, record in enumerate(records):
+                yield _row([record.id, *_cells(results(i))])
+            return
+        indexes = {(record.source, record.line): i for i, record in enumerate(records)}
+        head = self._head(self.inputs[0])
+        # a name that the table has already gets a prefix
+        ours = [name if name not in head else f"pyspec_{name}" for name in _COLUMNS]
+        yield _row([*head, *ours])
+        for source in self.inputs:
+            if (empty := indexes.get((source.name, 0))) is not None:  # it has no rows
+                yield _row([*[""] * len(head), *_cells(results(empty))])
+            for line, row in self._rows(source)[1:]:
+                at = indexes.get((source.name, line))
+                filled = [*row, *[""] * (len(head) - len(row))]
+                yield _row([*filled, *(["", "", ""] if at is None else _cells(results(at)))])
+
+    def _head(self, source: InputFile) -> list[str]:
+        return next(iter(self._rows(source)), (0, []))[1]
+
+    def _rows(self, source: InputFile) -> list[tuple[int, list[str]]]:
+        if source.path is None:
+            raise InputError("stdin is not a table", "name the CSV file")
+        with source.path.open("rb") as stream:
+            return list(rows_of(stream, source.name, self.reading))
+
+
+def _cells(result: RecordResult) -> list[str]:
+    error = "" if result.error is None else f"{result.error.type}: {result.error.message}"
+    return [result.text, result.finish_reason or "", error]
+
+
+def _row(cells: Sequence[str]) -> bytes:
+    """A row of CSV. Python's own writer leaves carriage returns unquoted before 3.13."""
+    quoted = ('"' + c.replace('"', '""') + '"' if _SPECIAL.search(c) else c for c in cells)
+    row = ",".join(quoted) or '""'  # an empty line would be no row
+    return (row + "\n").encode("utf-8", "backslashreplace")
+
+
+_SPECIAL = re.compile('[,"\r\n]')  # characters that require quotes
 
 
 def open_output(
@@ -244,16 +355,6 @@ class RunProgress:
         self.accepted += result.speculation.get("accepted", 0)
 
 
-class Answerer(Protocol):
-    """What answers records: a `Batch`, or its equivalent on a cluster."""
-
-    def identity(self) -> dict[str, Any]:
-        """All that the answers depend on."""
-
-    def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[RecordResult]:
-        """Results of records with their indexes, as they finish."""
-
-
 class FileRun:
     """Answers records and writes their output. Use it in a `with` block: first `answer`, then `assemble`.
 
@@ -264,7 +365,7 @@ class FileRun:
 
     def __init__(
         self,
-        answerer: Answerer,
+        answerer: Any,  # a `Batch`, or what has its `identity` and `run_indexed`
         records: Sequence[Record],
         output: OutputFiles,
         *,
@@ -274,39 +375,26 @@ class FileRun:
         self.retry_failed = retry_failed
         self.summary = RunProgress(len(records))
         self.run = answerer.identity()
-        self.name = hashlib.sha256(msgspec.json.encode(self.run)).hexdigest()[:16]
-        self.journal: Journal | None = None
+        output.run = hashlib.sha256(msgspec.json.encode(self.run)).hexdigest()[:16]
         self._own = [(record.id, record.sha256) for record in records]
         self._keys: list[Key] = []
         self._todo: list[int] = []
 
     def __enter__(self) -> FileRun:
-        earlier = {(each.id, each.prompt_sha256): each for each in self.output.inspect(self.name)}
-        failed = sum(each.error is not None for each in earlier.values())
-        same = [*earlier] == self._own and not self.output.stale
-        if same and not (failed and self.retry_failed) and not self.output.journal.exists():
-            self.summary.kept, self.summary.failed = len(self.records) - failed, failed
-            return self
-        journal = Journal(self.output.journal, self.run, anew=self.output.overwrite)
+        self.journal = journal = Journal(self.output.journal, self.run, anew=self.output.overwrite)
         try:
-            self._begin(journal, earlier)
+            self._begin(journal)
         except BaseException:
             (journal.close if journal.places else journal.remove)()
             raise
-        self.journal = journal
         return self
 
-    def _begin(self, journal: Journal, earlier: Mapping[Key, RecordResult]) -> None:
-        found = matched(self._own, [*earlier, *journal.places])
-        answered = {key for key, each in earlier.items() if each.error is None}
-        answered |= journal.places.keys() - journal.failed
+    def _begin(self, journal: Journal) -> None:
+        found = matched(self._own, journal.places)
+        answered = journal.places.keys() - journal.failed
         if answered and not self.output.overwrite:
-            path = next(iter(self.output.signatures)) if earlier else journal.path
-            self._refuse_loss(path, answered, answered & {*found})
+            self._refuse_loss(journal.path, answered, answered & {*found})
         self.output.check(journal)
-        for key in found:  # the journal is all that is read from here on
-            if key is not None and key in earlier and key not in journal.places:
-                journal.append(earlier[key])
         failed = [key in journal.failed for key in found]
         self.summary.failed = 0 if self.retry_failed else sum(failed)
         self.summary.kept = len(found) - found.count(None) - sum(failed)
@@ -327,33 +415,28 @@ class FileRun:
 
     @property
     def complete(self) -> bool:
-        """Whether the output was complete before the run."""
-        return self.journal is None
+        """Whether there was nothing left to answer."""
+        return not self._todo
 
     def answer(self, report: Callable[[RecordResult], None]) -> None:
         """Answer unfinished records. Each is written to the journal before `report` is called with it."""
-        journal = self.journal
-        if journal is None:
-            return
         todo = [(i, self.records[i]) for i in self._todo]
         try:
             for result in self.answerer.run_indexed(todo):
                 if self.records[result.index].form:
                     result.created = int(time())
-                journal.append(result)
+                self.journal.append(result)
                 self.summary.count(result)
                 report(result)
         finally:
-            journal.sync()
+            self.journal.sync()
 
     def assemble(self) -> None:
-        if self.journal is not None:
-            read, keys, own = self.journal.read, self._keys, self.records
-            self.output.assemble(self.journal, lambda i: replace(read(keys[i]), id=own[i].id), own)
+        read, keys, own = self.journal.read, self._keys, self.records
+        self.output.assemble(self.journal, lambda i: replace(read(keys[i]), id=own[i].id), own)
 
     def __exit__(self, *_: object) -> None:
-        if self.journal is not None:
-            self.journal.close()
+        self.journal.close()
 
 
 def matched(wanted: Sequence[Key], known: Iterable[Key]) -> list[Key | None]:

@@ -8,7 +8,7 @@ from helpers.fake_batch import Fake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.batch.layouts import _row
+from pyspec.batch.output import _row
 from pyspec.batch.reading import Reading, rows_of
 from pyspec.errors import InputError, ResumeMismatch
 

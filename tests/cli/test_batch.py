@@ -126,7 +126,10 @@ def test_all_failures_are_named_where_no_file_tells_of_them(pyspec, tmp_path):
 def test_the_second_run_counts_failures_once(pyspec, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"prompt": "abc"}\n{bad\n')
     pyspec("in.jsonl", "-o", "out.csv", "-n", "4")
-    assert "0 answered, 1 failed, 1 before" in pyspec("in.jsonl", "-o", "out.csv", "-n", "4").stderr
+    assert (
+        "already has all 2 records; 1 failed"
+        in pyspec("in.jsonl", "-o", "out.csv", "-n", "4").stderr
+    )
 
 
 @pytest.mark.parametrize(("arguments", "status", "says"), [
