@@ -2,12 +2,15 @@
 
 import io
 import json
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from pyspec.batch.reading import Reading, _groups, find_sources, read_records, read_sources
 from pyspec.errors import InputError
+from pyspec.requests.records import Record, unique
 
 
 def texts(data, **reading):
@@ -289,3 +292,82 @@ def test_every_line_may_say_how_it_speculates():
     assert ours.speculation == theirs.speculation
     assert (ours.speculation.verify, ours.speculation.gap) == ("margin", 0.5)
     assert ours.sha256 != plain.sha256
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "in" / "sub").mkdir(parents=True)
+    (tmp_path / "in" / "b.txt").write_text("b\n")
+    (tmp_path / "in" / "a.md").write_text("a\n")
+    (tmp_path / "in" / "sub" / "c.jsonl").write_text('{"prompt": "c"}\n')
+    (tmp_path / "in" / "x.png").write_bytes(b"\x89PNG")
+    (tmp_path / "in" / ".hidden.txt").write_text("h\n")
+    return tmp_path / "in"
+
+
+def below(inputs):
+    return [source.below for source in find_sources([str(i) for i in inputs])]
+
+
+def test_folder_gives_its_text_files_sorted(folder):
+    assert below([folder]) == ["a.md", "b.txt", "sub/c.jsonl"]
+
+
+def test_what_a_folder_has_besides_is_named(folder, caplog):
+    (folder / "sub" / ".git").mkdir()
+    for name in "ab":
+        (folder / "sub" / ".git" / name).touch()
+    below([folder])
+    assert caplog.messages == [f"skipped in {folder}: .hidden.txt, sub/.git, x.png"]
+    caplog.clear()
+    for i in range(6):
+        (folder / f"{i}.pdf").touch()
+    below([folder])
+    (said,) = caplog.messages
+    assert said.endswith(": .hidden.txt, 0.pdf, 1.pdf, 2.pdf, 3.pdf and 4 more")
+
+
+def test_glob_is_expanded(folder):
+    assert below([folder / "*.*t*"]) == ["b.txt"]
+
+
+def test_file_is_read_once(folder):
+    assert below([folder / "b.txt", folder, folder / "b*"]) == ["b.txt", "a.md", "sub/c.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "no*match", "empty", "pipe"])
+def test_what_is_no_text_is_refused(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    if name == "pipe":
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match=name.replace("*", ".")):
+        find_sources([str(tmp_path / name)])
+
+
+def test_ids_are_unique_over_files(folder):
+    records = list(read_sources(find_sources([str(folder)]), Reading()))
+    assert [record.prompt for record in records] == ["a", "b", "c"]
+    assert len({record.id for record in records}) == 3
+
+
+def test_name_that_is_not_utf8_is_escaped(tmp_path):
+    path = os.fsencode(tmp_path) + b"/\xff.txt"
+    Path(os.fsdecode(path)).write_bytes(b"a")
+    (record,) = read_sources(find_sources([os.fsdecode(path)]), Reading())
+    assert record.id.endswith("\\xff.txt:1")
+
+
+def test_second_record_with_an_id_fails():
+    names = ("a", "a", "in:2")
+    records = [
+        Record(id=name, prompt="x", source="in", line=i) for i, name in enumerate(names, start=1)
+    ]
+    first, second, third = unique(records)
+    assert (first.id, first.error) == ("a", None)
+    assert second.error is not None
+    assert len({first.id, second.id, third.id}) == 3
+
+
+def test_hash_is_of_what_is_asked():
+    a, b = Record(id="1", prompt="x", line=1), Record(id="2", prompt="x", line=2)
+    assert a.sha256 == b.sha256 != Record(id="1", prompt="x", seed=1).sha256

@@ -1,9 +1,13 @@
 """Every script of bench/ starts and does its work once, on something small."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
+
+from pyspec.engine.profiles import read_prior
 
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
@@ -93,3 +97,17 @@ def test_a_long_prompt_is_timed_beside_its_peer(script, tiny_ascii, capsys):
     ]
     assert rows[0][3] == "1.00"
     assert float(rows[1][3]) > 0.0
+
+
+def test_a_pair_is_recorded_and_given_a_prior(script, tiny_ascii, tmp_path):
+    draft, rounds = tmp_path / "draft.gguf", tmp_path / "rounds.gz"
+    shutil.copy(tiny_ascii, draft)
+    words = [
+        "-m", str(tiny_ascii), "--draft", str(draft), "--trust-model", "-c", "1024", "-t", "1",
+        "--category", "writing", "--seconds", "1", "-n", "8", "--draft-max", "3", "--prior", "--rounds", str(rounds),
+    ]  # fmt: skip
+    done = CliRunner().invoke(script("pair").pair, words)
+    assert done.exit_code == 0, done.output
+    assert 0.0 <= float(done.stdout.split(", ")[0]) <= 1.0
+    assert rounds.stat().st_size > 0
+    assert read_prior(draft) is not None

@@ -1,11 +1,17 @@
 """Tests of pyspec.draft.goodput: what it learns of a round, and what it makes of that."""
 
+from itertools import pairwise
+
 import pytest
 from helpers.known_costs import LINE, SIDE, measured
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.draft.row_times import expand
+from pyspec.draft.stopping import draft_floors, forecast, learn
 from pyspec.draft.switch import UseSwitch
 from pyspec.draft.types import LOOKUP, MODEL, Draft, Outcome, Place, SeqOutcome
 
@@ -210,3 +216,204 @@ def test_a_round_may_have_more_texts_than_were_planned_for():
     seen = [SeqOutcome(0, g, 0), *(SeqOutcome(seq, 0, 0) for seq in range(1, 71))]
     policy.observe(Outcome(seen, 90.0, 71 + g, 0.5 * g, g))
     assert sum(policy.stats()["rounds_by_length"].values()) == 71
+
+
+def found(n=4, seq=0):
+    """A lookup draft behind a match of six tokens."""
+    return Draft(seq, n, source=LOOKUP, match_length=6)
+
+
+def test_a_lookup_is_forecast_as_its_estimator_says():
+    """Survival of the first token is what is learned of such matches."""
+    learned = Acceptance()
+    assert forecast(learned, found()).survival[0] == learned.lookup.predict(6, 1)[0]
+
+
+def test_a_draft_that_was_not_verified_teaches_its_first_token():
+    """The target's own choice says for nothing whether it was right."""
+    learned = Acceptance()
+    before = forecast(learned, found()).survival[0]
+    for _ in range(3):
+        learn(learned, forecast(learned, found()), SeqOutcome(0, 0, 0, next_match=False))
+    assert forecast(learned, found()).survival[0] < before
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.sampled_from([None, True, False])))
+)
+def test_survival_stays_a_probability(rounds):
+    """Whatever happens: falling along the draft, never nothing."""
+    learned = Acceptance()
+    for verified, accepted, after in rounds:
+        outcome = SeqOutcome(0, verified, min(accepted, verified), next_match=after)
+        learn(learned, forecast(learned, found()), outcome)
+    chain = forecast(learned, found()).survival
+    assert all(0.0 < b <= a <= 1.0 for a, b in zip([1.0, *chain], chain))
+
+
+def test_one_refused_draft_ends_no_drafting_where_drafts_win():
+    """A short text whose first draft is long and all wrong has lost more than its share; the texts before it won much."""
+    table = expand({1: 10.0, 64: 80.0})
+    policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.1 * t for t in table], table))
+
+    def go_on(depth, right):
+        (n,) = policy.plan([Place(0, 16, 1, 75 - depth, depth)]).lengths
+        if n:
+            (g,) = policy.choose([Draft(0, 8, [0.95] * 8)])
+            seen = [SeqOutcome(0, g, g if right else 0)]
+            policy.observe(Outcome(seen, table[g + 1], g + 1, 8.0, 8))
+        return n
+
+    for _ in range(3):
+        policy.begin_answer()
+        assert all(go_on(depth, right=True) for depth in range(50, 70, 5))
+    policy.begin_answer()
+    assert go_on(50, right=False)
+    assert go_on(51, right=True)
+
+
+def test_a_draft_that_pays_in_no_text_is_not_looked_at():
+    """Rows too expensive for any acceptance that a text may have: not even once, while a draft that may pay is tried."""
+    drafted = {}
+    for name, points in (
+        ("expensive", {1: 10.0, 2: 25.0, 64: 900.0}),
+        ("cheap", {1: 10.0, 64: 80.0}),
+    ):
+        table = expand(points)
+        policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.05 * t for t in table], table))
+        drafted[name] = policy.plan([Place(0, 16, 0, 200, 50)]).lengths[0]
+    assert drafted == {"expensive": 0, "cheap": 16}
+
+
+def test_drafting_costs_more_where_rounds_with_drafts_win():
+    """A ms could go into the next round with drafts: floors rise once such rounds have won, with the same curve and table."""
+    table = expand({1: 10.0, 2: 12.0, 16: 40.0})
+    floors = []
+    for won in (0.0, 2.0):
+        policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.1 * t for t in table], table))
+        for _ in range(20):
+            policy._drafting[0].used(won, 3.0)
+        floors.append(policy.plan([Place(0, 16, 0, 200, 50)]).floors)
+    assert all(high > low for low, high in zip(floors[0][:10], floors[1][:10], strict=True))
+
+
+@pytest.mark.parametrize("left", [20, 60])
+def test_catching_up_that_costs_more_than_is_left_is_not_begun(left):
+    policy = measured()
+    for _ in range(40):
+        policy._drafting[0].used(3.0, 5.0)
+    lag = int(left * LINE[1] / (SIDE[2] - SIDE[1])) + 1
+    assert policy.plan([Place(0, 16, lag, left, 50)]).lengths == [0]
+    policy.begin_sequence(0)
+    assert policy.plan([Place(0, 16, lag // 5, left, 50)]).lengths == [16]
+
+
+class Scripted(UseSwitch):
+    """Says what it is told to, and counts how often it is asked."""
+
+    asked = 0
+    says = False
+
+    def on(self, *_, **__):
+        Scripted.asked += 1
+        return Scripted.says
+
+
+def drafts(policy, depth):
+    return any(policy.plan([Place(0, 16, 0, 400, depth)]).lengths)
+
+
+def test_where_no_draft_pays_few_rounds_ask():
+    """One in eight: to ask takes time beside a decode of a small model."""
+    Scripted.asked, Scripted.says = 0, False
+    policy = GoodputPolicy(CostCurve.prior(), switch=Scripted)
+    assert not any(drafts(policy, 50 + n) for n in range(240))
+    assert 0 < Scripted.asked <= 240 / 8
+
+
+def test_a_draft_that_comes_to_pay_is_used_within_ten_rounds():
+    for plain in range(20, 40):
+        Scripted.says = False
+        policy = GoodputPolicy(CostCurve.prior(), switch=Scripted)
+        assert not any(drafts(policy, 50 + n) for n in range(plain))
+        Scripted.says = True
+        assert any(drafts(policy, 90 + n) for n in range(10))
+
+
+def test_another_number_of_texts_is_thought_of_at_once():
+    Scripted.says = False
+    policy = GoodputPolicy(CostCurve.prior(), switch=Scripted)
+    assert not drafts(policy, 50)
+    Scripted.says = True
+    assert not drafts(policy, 51)
+    assert any(policy.plan([Place(seq, 16, 0, 400, 52) for seq in (0, 1)]).lengths)
+
+
+def test_one_text_of_a_batch_learns_what_drafts_cost_before_all_pay():
+    """The one with the least to read, while few rounds had drafts."""
+    Scripted.says = True
+    policy = GoodputPolicy(CostCurve.prior(), switch=Scripted)
+    batch = [Place(seq, 16, lag, 400, 300) for seq, lag in enumerate((200, 30, 100))]
+    for _ in range(8):
+        assert [n > 0 for n in policy.plan(batch).lengths] == [False, True, False]
+        policy.choose([Draft(1, 4, [0.99] * 4)])
+        seen = [SeqOutcome(seq, *[4 * (seq == 1)] * 2) for seq in range(3)]
+        policy.observe(Outcome(seen, 11.0, 7, 4.0, 4))
+    assert all(policy.plan(batch).lengths)
+
+
+def test_floors_follow_what_is_learned_in_one_round_of_a_hundred():
+    """Or of two hundred, however long the process has run; at first every few rounds."""
+    made: set[int] = set()
+
+    def floors(*given):
+        made.add(policy._round)
+        return draft_floors(*given)
+
+    policy = GoodputPolicy(CostCurve.prior(), auto=False)
+    policy.floors = floors
+    for _ in range(3000):
+        policy.plan([Place(0, 16, 0, 10_000, 50)])
+    rounds = sorted(made)
+    assert all(100 <= b - a <= 200 for a, b in pairwise(rounds) if a > 1000)
+    assert len([at for at in rounds if at < 10]) >= 4
+
+
+def judged(**options):
+    return GoodputPolicy(CostCurve.prior("Q4_K_M", 10.0, 0.1, 0.1), companion=True, **options)
+
+
+def test_the_companions_reading_is_weighed_before_it_is_paid():
+    policy = judged()
+    policy.begin_answer()
+    for _ in range(40):
+        policy._scoring.used(0.5, 3.0)
+    used = {}
+    for unread, left in ((30, 60), (30_000, 60), (3000, 1 << 30)):
+        policy.begin_sequence(0)
+        place = Place(0, 16, 0, left, 50, companion_lag=unread)
+        used[unread] = policy.plan([place]).use_companion
+    assert used == {30: True, 30_000: False, 3000: False}
+
+
+def test_the_companions_reading_is_no_evidence_against_it():
+    """A round in which it read a prompt of 500 tokens says of its worth what any other says."""
+    gains = {}
+    for read in (0, 500):
+        policy = judged(auto=False)
+        policy.plan([Place(0, 16, 0, 200, 600, read)])
+        agree = {"s": [0.9] * 2, "a": [1.0] * 2, "pc": [0.9] * 2, "agree": [True] * 2}
+        policy.choose([Draft(0, 2, [0.8] * 2, **agree)])
+        took = policy.curve.companion.time(2 + read)
+        seen = [SeqOutcome(0, 2, 1)]
+        policy.observe(Outcome(seen, 14.0, 3, 2.0, 2, took, 2 + read, companion_read=read))
+        gains[read] = policy._scoring.gain(0.0)
+    assert gains[0] == pytest.approx(gains[500], rel=0.05)
+
+
+def test_what_the_companion_reads_is_what_the_longest_unread_text_has():
+    policy = judged()
+    for _ in range(40):
+        policy._scoring.used(0.5, 3.0)
+    places = [Place(0, 16, 0, 60, 50), Place(1, 16, 0, 60, 50, companion_lag=30_000)]
+    assert not policy.plan(places).use_companion

@@ -1,11 +1,15 @@
 """Memories that are not a plain KV: sliding windows and recurrent states."""
 
 import pytest
-from helpers import tiny
+from helpers import tiny, tiny_archs
 from helpers.answers import Scripted, ask, ask_at_once, foretelling
+from helpers.forked import told
 
 from pyspec.engine.contexts import Models
+from pyspec.engine.models import longest_draft
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import UnsupportedModel
+from pyspec.gguf.kinds import NO_STATES
 from pyspec.sampling.options import Sampling
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
@@ -153,3 +157,19 @@ def test_hybrid_sequences_in_one_batch(open_llama, hybrid):
     runs = ask_at_once(models, prompts, [40] * 3, length="fixed:5", first=1)
     assert [run.tokens[len(prompt) :] for run, prompt in zip(runs, prompts)] == alone
     assert runs[0].tally.accepted > 20
+
+
+_KEPT = "lfm2 lfm2moe qwen35 qwen35moe qwen4exp nemotron_h nemotron_h_moe bailingmoe3 kimi-k3 deepseek4 glm5-next"
+NAMES = sorted({*_KEPT.split(), *NO_STATES} - tiny_archs.REFUSED - {"deepseek4"})
+
+
+def goes_back(path):
+    llm = TargetLlama(str(path), trust=True, verbose=False, n_ctx=64, n_threads=1)
+    return bool(longest_draft(llm))
+
+
+@pytest.mark.parametrize("arch", [*NAMES, pytest.param("deepseek4", marks=pytest.mark.slow)])
+def test_it_is_known_whether_states_are_kept(arch, tmp_path):
+    path = tmp_path / f"{arch}.gguf"
+    assert tiny_archs.write(path, arch)
+    assert told(goes_back, path) is (arch not in NO_STATES)

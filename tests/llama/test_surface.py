@@ -5,6 +5,7 @@ import inspect
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import llama_cpp
 import numpy as np
@@ -13,7 +14,8 @@ from helpers.answers import ask
 from helpers.completions import GREEDY, PROMPT, completed, greedy
 
 import pyspec
-from pyspec.errors import EngineBusy, EngineError, InputError, OptionError
+from pyspec.errors import EngineBusy, EngineError, InputError, ModelNotFound, OptionError
+from pyspec.hub.locate import add, resolve
 from pyspec.llama.speculative import SpeculativeLlama
 
 OUR_DEFAULTS = {"flash_attn": "auto", "verbose": False}
@@ -264,3 +266,19 @@ def test_what_a_library_says_goes_first(installed, tiny_ascii):
 def test_our_own_class_is_untouched(installed, tiny_ascii):
     with SpeculativeLlama(str(tiny_ascii), n_threads=1, draft="none") as llm:
         assert type(llm) is SpeculativeLlama
+
+
+def test_a_name_stands_for_its_file(open_llama, tiny_ascii, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
+    add(tiny_ascii, "mine:1b")
+    assert open_llama("mine:1b").model_path == str(tiny_ascii)
+
+
+def test_known_names_are_fetched_or_found(open_llama):
+    assert Path(open_llama("smollm2-135m-instruct").model_path).samefile(resolve())
+
+
+def test_what_is_neither_is_one_sentence(open_llama):
+    """A name that nobody has is answered with near ones."""
+    with pytest.raises(ModelNotFound, match="did you mean smollm2-135m-instruct"):
+        open_llama("smollm2-135m-instrukt")

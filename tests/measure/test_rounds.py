@@ -4,11 +4,15 @@ import gzip
 
 import pytest
 from measure.contenders import Ours
-from measure.pair import record_answer
-from measure.simulate import load_rounds, save_rounds
+from measure.pair import by_position, learned_from, record, record_answer, save_prior
+from measure.questions import Question
+from measure.simulate import Answer, Chain, load_rounds, save_rounds
 from measure.tasks import Options, parse_mode
 
-from pyspec.errors import InputError
+from pyspec.draft.acceptance import Acceptance
+from pyspec.draft.stopping import forecast
+from pyspec.engine.profiles import SideFile, prior_learned
+from pyspec.errors import InputError, ProfileError
 from pyspec.sampling.options import Sampling
 
 PROMPT = [5, 6, 7, 5, 6]
@@ -85,3 +89,56 @@ def test_recording_ends_when_its_time_is_up(recorded):
     llm, _, _ = recorded
     found = record_answer(llm, PROMPT, max_tokens=N, kmax=KMAX, until=0.0)
     assert all(t < 2 for t in (*found.models, *found.lookups))
+
+
+def chain(t, n, matched, p=0.9):
+    return Chain(t, n, matched, p=[p] * n)
+
+
+def answer(*chains):
+    return [Answer(40, 64, {chain.t: chain for chain in chains}, {})]
+
+
+def test_acceptance_counts_only_what_was_observed():
+    assert by_position(answer(chain(1, 3, 3), chain(2, 3, 1), chain(3, 2, 0)), 4) == [
+        2 / 3,
+        0.5,
+        1.0,
+    ]
+
+
+@pytest.mark.parametrize(("matched", "likely"), [(4, True), (0, False)])
+def test_recorded_rounds_teach_acceptance(matched, likely):
+    taught = learned_from(answer(*(chain(t, 4, matched) for t in range(1, 40))))
+    assert (forecast(taught, chain(0, 4, 0).draft(4)).without[0] > 0.5) is likely
+
+
+def test_a_pair_is_recorded_until_its_time_is_up(open_llama, tiny_ascii):
+    llm = open_llama(tiny_ascii, draft=tiny_ascii)
+    questions = [Question(i, "c", ["abcabc"]) for i in range(3)]
+    answers = record(llm, questions, kmax=3, max_tokens=12)
+    assert [each.length for each in answers] == [12] * 3
+    assert by_position(answers, 3)
+    assert record(llm, questions, budget_s=-1.0) == []
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+def test_what_one_run_learned_joins_what_is_known(tmp_path, coupled):
+    draft = tmp_path / "d.gguf"
+    draft.write_bytes(b"weights")
+    sides = [SideFile(draft, draft.stat().st_size)]
+    first, second = Acceptance(), Acceptance()
+    for _ in range(50):
+        first.calibration.update(0, 3, True)
+        second.calibration.update(0, 9, True)
+    save_prior(sides, first, coupled=not coupled)
+    save_prior(sides, second, coupled=coupled)
+    known = prior_learned(sides)
+    tables = known.coupled, known.calibration
+    assert tables[not coupled] == second.calibration
+    assert tables[coupled] == first.calibration
+
+
+def test_without_a_draft_there_is_nothing_to_write_a_prior_for():
+    with pytest.raises(ProfileError, match="no draft model"):
+        save_prior([], Acceptance(), coupled=False)
