@@ -10,21 +10,17 @@ from pyspec.draft.lookup import ForeignDrafter, LookupDrafter
 
 
 def test_ids_come_through():
-    """The model gets the text as an array of C ints and its answer becomes plain ints."""
+    """The model gets the text as an array of C ints and its answer becomes plain ints, no more than were asked for."""
     seen = []
 
     def model(ids):
         seen.append((ids.dtype, ids.tolist()))
-        return np.array([4, 5, 6], dtype=np.intc)
+        return np.arange(4, 13, dtype=np.intc)
 
-    proposal = ForeignDrafter(model).propose(0, [1, 2, 3], 10)
+    proposal = ForeignDrafter(model).propose(0, [1, 2, 3], 3)
     assert seen == [(np.dtype(np.intc), [1, 2, 3])]
     assert proposal.tokens == [4, 5, 6]
     assert all(type(token) is int for token in proposal.tokens)
-
-
-def test_more_than_asked_is_cut():
-    assert ForeignDrafter(lambda _ids: np.arange(9)).propose(0, [1], 4).tokens == [0, 1, 2, 3]
 
 
 def test_prompt_lookup_of_llama_cpp_python():
@@ -54,17 +50,11 @@ def test_growing_and_replaced_texts_draft_as_fresh_ones(first, second, shared):
     assert drafter.propose(0, grown, 5) == LookupDrafter().propose(0, grown, 5)
 
 
-def test_sequences_are_kept_apart():
+def test_sequences_are_kept_apart_and_begin_anew():
     drafter = LookupDrafter()
     drafter.propose(0, [1, 2, 3, 1, 2], 3)
     assert not drafter.propose(1, [1, 2], 3).tokens
     assert list(drafter.propose(0, [1, 2, 3, 1, 2], 1).tokens) == [3]
-
-
-def test_forgotten_sequence_starts_anew():
-    """begin() drops what is known of one sequence."""
-    drafter = LookupDrafter()
-    drafter.propose(0, [1, 2, 3, 1, 2], 3)
     drafter.begin(0)
     assert list(drafter.propose(0, [4, 5, 6, 4, 5], 1).tokens) == [6]
 
@@ -80,9 +70,6 @@ def test_a_text_that_moves_is_known_under_its_new_number():
 
 
 def test_repetition_goes_on_with_itself():
-    """Past the end of the text the repeated stretch is drafted again."""
-    assert list(LookupDrafter().propose(0, [1, 2, 1, 2, 1, 2], 5).tokens) == [1, 2, 1, 2, 1]
-
-
-def test_no_room_no_draft():
-    assert LookupDrafter().propose(0, [1, 2, 1, 2], 0).tokens == ()
+    """Past the end of the text the repeated stretch is drafted again, as far as there is room."""
+    for room, drafted in ((5, [1, 2, 1, 2, 1]), (0, [])):
+        assert list(LookupDrafter().propose(0, [1, 2, 1, 2, 1, 2], room).tokens) == drafted

@@ -10,15 +10,16 @@ from pyspec.draft.types import Draft, Outcome, Place, SeqOutcome, table_bin
 from pyspec.errors import OptionError
 
 
-@pytest.mark.parametrize(("text", "length"), [
-    ("fixed:0", FixedLength(0)),
-    ("fixed:63", FixedLength(63)),
-    (" Confidence:0.75 ", Confidence(0.75)),
-    ("companion", Companion()),
-    ("AUTO", Auto()),
+@pytest.mark.parametrize(("text", "length", "policy"), [
+    ("fixed:0", FixedLength(0), FixedPolicy),
+    ("fixed:63", FixedLength(63), FixedPolicy),
+    (" Confidence:0.75 ", Confidence(0.75), ConfidencePolicy),
+    ("companion", Companion(), GoodputPolicy),
+    ("AUTO", Auto(), GoodputPolicy),
 ])  # fmt: skip
-def test_lengths_are_read(text, length):
+def test_lengths_are_read_and_have_their_policies(text, length, policy):
     assert parse_length(text) == length
+    assert isinstance(make_policy(length), policy)
 
 
 @pytest.mark.parametrize(
@@ -29,12 +30,6 @@ def test_lengths_are_read(text, length):
 def test_nonsense_is_an_option_error_that_names_the_forms(text):
     with pytest.raises(OptionError, match="fixed:K"):
         parse_length(text)
-
-
-def test_policies_are_made_by_their_length():
-    assert isinstance(make_policy(FixedLength(3)), FixedPolicy)
-    assert isinstance(make_policy(Confidence(0.5)), ConfidencePolicy)
-    assert isinstance(make_policy(Auto()), GoodputPolicy)
 
 
 def test_fixed_drafts_its_length_and_respects_room():
@@ -77,25 +72,16 @@ def test_a_new_answer_starts_new_statistics_and_keeps_what_was_learned():
     assert policy.curve.target.table()[3] == seen == pytest.approx(33.0)
 
 
-def aside_of(*rounds):
+@pytest.mark.parametrize(("rounds", "believed"), [
+    ((), 0.0), ((3.0,), 0.0), ((3.0, 2.0), 0.0), # the first ones
+    ((3.0, 2.0, 0.5, 4.0, 0.7), 0.5), # others lengthen rounds, and only that
+    ((0.1, 0.1, 0.1, *[0.6] * 9), 0.6), # all rounds do
+])  # fmt: skip
+def test_what_works_beside_is_left_out(rounds, believed):
     aside = Aside()
     for ms in rounds:
         aside.add(ms)
-    return aside.ms
-
-
-@pytest.mark.parametrize(("rounds", "believed"), [((), 0.0), ((3.0,), 0.0), ((3.0, 2.0), 0.0)])
-def test_first_rounds_are_not_believed(rounds, believed):
-    assert aside_of(*rounds) == believed
-
-
-def test_what_works_beside_is_left_out():
-    """Of a few rounds the shortest is the truth, since others only lengthen them."""
-    assert aside_of(3.0, 2.0, 0.5, 4.0, 0.7) == 0.5
-
-
-def test_it_grows_when_all_rounds_do():
-    assert aside_of(0.1, 0.1, 0.1, *[0.6] * 9) == 0.6
+    assert aside.ms == believed
 
 
 def test_a_mean_of_several_rounds_is_believed_at_once():

@@ -11,19 +11,19 @@ from pyspec.errors import OptionError
 texts = st.lists(st.integers(0, 3), max_size=40)
 
 
+def twin_of(known, text, limit):
+    """What a search finds, and nothing of a match that drafts nothing."""
+    tokens, match = slow_draft(known, text, limit)
+    return tokens, match if tokens else 0
+
+
 @given(st.lists(texts, max_size=4), texts, st.integers(1, 12))
 def test_index_says_what_a_search_says(known, text, limit):
     index = TextIndex()
     for one in known:
         index.add(TextIndex.EMPTY, one)
     found = index.next(index.add(TextIndex.EMPTY, text), len(text), limit)
-    assert (list(found.tokens), found.match_length) == _found(
-        slow_draft([*known, text], text, limit)
-    )
-
-
-def _found(twin):
-    return twin if twin[0] else ([], 0)
+    assert (list(found.tokens), found.match_length) == twin_of([*known, text], text, limit)
 
 
 @given(texts, texts, st.lists(st.booleans(), max_size=80))
@@ -38,17 +38,17 @@ def test_texts_may_grow_side_by_side(first, second, turns):
             grown.append(text[: sizes[turn]])
     for text, place, size in zip((first, second), places, sizes, strict=True):
         found = index.next(place, size, 6)
-        twin = _found(slow_draft(grown, text[:size], 6))
+        twin = twin_of(grown, text[:size], 6)
         assert (list(found.tokens), found.match_length) == twin
 
 
 def test_a_text_told_again_is_counted_once():
     """Conversations are sent again with every turn: that takes no room and gives no weight."""
     index, text = TextIndex(), [1, 2, 3, 4] * 30
+    assert (index.size, list(index.next(TextIndex.EMPTY, 0, 3).tokens)) == (0, [])
     end = index.add(TextIndex.EMPTY, text)
     size = index.size
-    assert index.add(TextIndex.EMPTY, text) == end
-    assert index.size == size
+    assert (index.add(TextIndex.EMPTY, text), index.size) == (end, size)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), texts), max_size=8))
@@ -60,24 +60,13 @@ def test_owners_never_mix(asked):
         assert together.propose(0, text, 8) == alone[owner].propose(0, text, 8)
 
 
-def test_what_another_request_said_is_drafted():
+def test_what_another_request_or_sequence_said_is_drafted():
     drafter, text = LookupDrafter(Memory()), [1, 2, 3, 4, 5]
     drafter.propose(0, text, 4)
+    assert list(drafter.propose(1, [9, 1, 2], 2).tokens) == [3, 4]
     text += [6, 7]
     drafter.begin(0)
     assert list(drafter.propose(0, [8, 2, 3], 9).tokens) == [4, 5, 6, 7]
-
-
-def test_sequences_of_an_owner_hear_each_other():
-    drafter = LookupDrafter(Memory())
-    drafter.propose(0, [1, 2, 3, 4], 4)
-    assert list(drafter.propose(1, [9, 1, 2], 2).tokens) == [3, 4]
-
-
-def test_without_a_memory_texts_are_alone():
-    drafter = LookupDrafter()
-    drafter.propose(0, [1, 2, 3, 4], 4)
-    assert not drafter.propose(1, [9, 1, 2], 2).tokens
 
 
 @settings(max_examples=50)
@@ -114,12 +103,6 @@ def test_what_is_asked_of_one_owner_looks_at_no_other(monkeypatch):
     monkeypatch.setattr(TextIndex, "size", property(lambda self: looked.append(self) or 3))
     assert {memory.texts_of("7")} == set(looked)
     assert memory.size == 600
-
-
-def test_an_index_without_texts_takes_nothing():
-    index = TextIndex()
-    assert index.size == 0
-    assert not index.next(TextIndex.EMPTY, 0, 3).tokens
 
 
 def test_an_answer_that_goes_on_while_its_owner_starts_anew_is_followed():

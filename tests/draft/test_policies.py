@@ -9,8 +9,8 @@ from pyspec.draft.types import Draft, Outcome, Place, SeqOutcome
 from pyspec.sampling.verification import Margin, Strict
 
 
-def made_of(curve):
-    return Policies(parse_length("auto"), curve, Acceptance(), companion=False)
+def made_of(**more):
+    return Policies(parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False, **more)
 
 
 def test_texts_that_are_drawn_otherwise_are_forecast_and_learned_from_apart():
@@ -30,9 +30,7 @@ def test_texts_that_are_drawn_otherwise_are_forecast_and_learned_from_apart():
 
 def test_a_policy_asks_how_a_text_is_drawn_when_it_needs_to_know():
     """One that is made after a text began knows of it, and one that names another draw has that for its own."""
-    made = Policies(
-        parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False, draw="coupled"
-    )
+    made = made_of(draw="coupled")
     made.begin_sequence(3, Strict(), "greedy")
     policy = made.of(None)
     assert policy.learned_of([3]) is not policy.learned
@@ -45,9 +43,7 @@ def test_a_policy_asks_how_a_text_is_drawn_when_it_needs_to_know():
 
 def test_a_round_is_planned_by_the_policy_of_how_its_texts_are_drawn():
     """A server that samples by default and is asked for greedy answers plans by what it knows of those."""
-    made = Policies(
-        parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False, draw="coupled"
-    )
+    made = made_of(draw="coupled")
     for seq in (3, 4):
         made.begin_sequence(seq, Strict(), "greedy")
     made.begin_sequence(5, Strict(), "coupled")
@@ -60,13 +56,13 @@ def test_a_round_is_planned_by_the_policy_of_how_its_texts_are_drawn():
 
 
 def test_texts_of_one_length_share_a_round_whoever_names_it():
-    made = Policies(parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False)
+    made = made_of()
     assert made.shared({0: None, 1: "auto"}) == {made.of(None): [0, 1]}
     assert made.shared({0: None, 1: "fixed:2"}) == {made.of(None): [0], made.of("fixed:2"): [1]}
 
 
 def test_a_policy_in_use_outlives_many_others():
-    made = Policies(parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False)
+    made = made_of()
     used = made.of(None)
     for k in range(MAX_POLICIES * 2):
         made.of(f"confidence:0.{k + 10}")
@@ -76,7 +72,7 @@ def test_a_policy_in_use_outlives_many_others():
 
 def test_what_answers_taught_is_told_by_rule_and_draw():
     """A policy of fixed length learns nothing that others could begin with."""
-    made = Policies(parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False)
+    made = made_of()
     assert made.taught() == {}
     made.of("fixed:2")
     made.of(None).learned.calibration.update(0, 6, False)
@@ -89,7 +85,7 @@ def test_what_answers_taught_is_told_by_rule_and_draw():
 
 def test_a_text_that_moves_goes_on_under_its_new_number():
     """What it lost, how far it is and how it is drawn: a stream may move in the middle of an answer."""
-    made = made_of(CostCurve.prior())
+    made = made_of()
     made.begin_sequence(3, Margin(), "coupled")
     policy = made.of(None, Margin(), "coupled")
     assert isinstance(policy, GoodputPolicy)

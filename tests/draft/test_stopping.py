@@ -54,42 +54,36 @@ def kept(chain, cost):
 def exact(cost, step, values, weights):
     """Optimal stopping with the whole history known, by enumeration."""
 
+    def ahead(chain):
+        last = chain[-1] if chain else 1.0
+        parts = zip(values, weights, strict=False)
+        return sum(w * from_here([*chain, last * a]) for a, w in parts) - step
+
     def from_here(chain):
         stop = kept(chain, cost)
-        if len(chain) == len(cost) - 1:
-            return stop
-        last = chain[-1] if chain else 1.0
-        ahead = sum(
-            w * from_here([*chain, last * a]) for a, w in zip(values, weights, strict=False)
-        )
-        return max(stop, ahead - step)
+        return stop if len(chain) == len(cost) - 1 else max(stop, ahead(chain))
 
-    first = [w * from_here([a]) for a, w in zip(values, weights, strict=False)]
-    return sum(first) - step
+    return ahead([])
 
 
 def by_floors(floors, cost, step, values, weights):
     """Expected value of drafting by floors, and of choosing the best length afterwards."""
 
     def from_here(chain):
-        if len(chain) == len(cost) - 1 or chain[-1] < floors[len(chain) - 1]:
+        if len(chain) == len(cost) - 1 or (chain and chain[-1] < floors[len(chain) - 1]):
             return kept(chain, cost)
-        ahead = sum(
-            w * from_here([*chain, chain[-1] * a]) for a, w in zip(values, weights, strict=False)
-        )
-        return ahead - step
+        last, parts = chain[-1] if chain else 1.0, zip(values, weights, strict=False)
+        return sum(w * from_here([*chain, last * a]) for a, w in parts) - step
 
-    return sum(w * from_here([a]) for a, w in zip(values, weights, strict=False)) - step
+    return from_here([])
+
+
+VALUES = st.tuples(st.floats(0.05, 0.6), st.floats(0.6, 0.99))
+SHARES = st.floats(0.8, 2.0), st.floats(0.02, 0.3), VALUES, st.floats(0.1, 0.9)
 
 
 @settings(max_examples=60)
-@given(
-    st.sampled_from(sorted(SHAPES)),
-    st.floats(0.8, 2.0),
-    st.floats(0.02, 0.3),
-    st.tuples(st.floats(0.05, 0.6), st.floats(0.6, 0.99)),
-    st.floats(0.1, 0.9),
-)
+@given(st.sampled_from(sorted(SHAPES)), *SHARES)
 def test_floors_come_close_to_perfect_look_ahead(name, at, step, values, weight):
     verify = expand(SHAPES[name])[1:9]
     weights = [weight, 1.0 - weight]

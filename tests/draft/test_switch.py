@@ -21,10 +21,14 @@ def play(switch, gain, rounds, expected=0.0, cost=0.0):
     return uses, lost
 
 
-def test_a_use_that_never_pays_is_switched_off():
+def test_a_use_that_never_pays_is_switched_off_also_for_a_new_text():
     uses, lost = play(UseSwitch(), -0.3, 4000)
     assert 0 < uses < 160
     assert lost < 0.01 * 4000 + 16.0
+    switch = UseSwitch()
+    play(switch, -0.5, 300)
+    switch.begin(0)
+    assert not switch.on(0, 0.0, 2.0, 200.0)
 
 
 def test_trials_go_on_and_find_a_change():
@@ -59,13 +63,6 @@ def test_a_cost_is_no_evidence():
     assert switch.gain(0.3) > 0.29
 
 
-def test_a_new_text_is_not_tried_where_others_did_much_harm():
-    switch = UseSwitch()
-    play(switch, -0.5, 300)
-    switch.begin(0)
-    assert not switch.on(0, 0.0, 2.0, 200.0)
-
-
 @given(st.lists(st.tuples(st.floats(-3.0, 3.0), st.floats(0.0, 50.0)), max_size=300))
 def test_every_answer_is_a_number(rounds):
     switch = UseSwitch()
@@ -95,23 +92,17 @@ def test_a_trial_costs_little_however_much_was_saved(cost, tried):
     assert switch.on(0, -1.0, cost, 1e6) is tried
 
 
-def test_a_trial_that_loses_ends_after_six_rounds():
-    switch = UseSwitch()
+@pytest.mark.parametrize(("ended", "goes_on"), [(0, False), (1, True), (None, False)])
+def test_a_trial_ends_after_six_rounds_that_lose_or_with_the_answer(ended, goes_on):
+    switch, uses = UseSwitch(), 0
     switch.earn(4000.0)
-    uses = 0
+    assert switch.on(0, -0.5, 1.0, 400.0)
+    switch.begin(ended)
+    assert switch.on(0, -0.5, 1.0, 400.0) is goes_on
     while switch.on(0, -0.5, 0.0, 400.0):
         switch.used(-0.5)
         uses += 1
-    assert 5 <= uses <= 7
-
-
-def test_with_an_answer_s_end_all_trials_end():
-    for ended, goes_on in ((0, False), (1, True), (None, False)):
-        switch = UseSwitch()
-        switch.earn(4000.0)
-        assert switch.on(0, -0.5, 1.0, 400.0)
-        switch.begin(ended)
-        assert switch.on(0, -0.5, 1.0, 400.0) is goes_on
+    assert (5 <= uses <= 7) is goes_on
 
 
 @given(

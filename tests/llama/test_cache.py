@@ -43,12 +43,14 @@ def test_prefix_after_a_stream_was_dropped(pair):
     assert kept(ours) == len(PROMPT) - 1
 
 
-def test_reset_forgets(pair):
+def test_reset_and_a_fresh_state_forget(pair):
     ours, _ = pair
+    fresh = ours.save_state()
     first = greedy(ours)
-    ours.reset()
-    assert greedy(ours) == first
-    assert kept(ours) == 0
+    for forget in (ours.reset, lambda: ours.load_state(fresh)):
+        forget()
+        assert greedy(ours) == first
+        assert kept(ours) == 0
 
 
 def test_eval_by_the_user_is_noticed(pair):
@@ -74,15 +76,6 @@ def test_eval_and_sample_work_as_in_the_original(pair):
             llm.eval([ids[-1]])
         found.append(ids)
     assert found[0] == found[1]
-
-
-def test_state_of_a_fresh_object(pair):
-    ours, _ = pair
-    fresh = ours.save_state()
-    first = greedy(ours)
-    ours.load_state(fresh)
-    assert greedy(ours) == first
-    assert kept(ours) == 0
 
 
 def test_ram_cache(pair):

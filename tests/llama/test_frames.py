@@ -17,15 +17,11 @@ _PACKAGES = tuple(str(Path(each.__file__).parent) for each in (pyspec, llama_cpp
 ASK = [{"role": "user", "content": "a"}]
 CALLS = {
     "create_chat_completion": (6, 2, lambda llm: llm.create_chat_completion(ASK, max_tokens=2)),
-    "a chat's stream": (
-        6,
-        3,
-        lambda llm: list(llm.create_chat_completion(ASK, max_tokens=2, stream=True)),
-    ),
+    "a chat's stream": (6, 3, lambda llm: [*llm.create_chat_completion(ASK, max_tokens=2, stream=True)]),
     "create_completion": (7, 4, lambda llm: llm.create_completion(PROMPT, max_tokens=2)),
     "generate": (5, 3, lambda llm: next(llm.generate([5, 6]))),
     "steps": (4, 2, lambda llm: next(llm.steps([5, 6]))),
-}
+}  # fmt: skip
 """The most frames that each call may have, and how many of these may be generators."""
 
 
@@ -59,8 +55,6 @@ def test_frames_between_a_call_and_a_round(name, open_llama, tiny_ascii, monkeyp
 
 def test_naming_the_class_loads_neither_engine_nor_templates():
     code = "import sys; from pyspec import SpeculativeLlama; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    ours = [name for name in done.stdout.split() if name.partition(".")[0] == "pyspec"]
+    said = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+    ours = [name for name in said.split() if name.partition(".")[0] == "pyspec"]
     assert len(ours) <= 60, ours

@@ -33,6 +33,8 @@ def _silent(capfd):
 
 def seeing(kind, target, projector, **more):
     handler = Llava15ChatHandler(clip_model_path=str(projector), verbose=False)
+    if kind is SpeculativeLlama:
+        more = {"draft": "none", "trust": True, **more}
     return kind(str(target), chat_handler=handler, **EXACT, **more)
 
 
@@ -62,9 +64,7 @@ def drafts(folder):
 def test_answers_are_those_without_drafts(target, projector, wanted, tiny_folder, name):
     assert len(set(wanted)) == 3
     draft = drafts(tiny_folder)[name]
-    with seeing(
-        SpeculativeLlama, target, projector, draft=draft, length="fixed:3", trust=True
-    ) as llm:
+    with seeing(SpeculativeLlama, target, projector, draft=draft, length="fixed:3") as llm:
         drafted = []
         for picture, text in zip(PICTURES, wanted, strict=True):
             assert asked(llm, picture) == text
@@ -75,7 +75,7 @@ def test_answers_are_those_without_drafts(target, projector, wanted, tiny_folder
 
 def test_a_text_is_not_taken_for_a_picture(target, projector):
     """Whatever the buffer of ids held at the picture's place before, the text is read from there on."""
-    with seeing(SpeculativeLlama, target, projector, draft="none", trust=True) as llm:
+    with seeing(SpeculativeLlama, target, projector) as llm:
         asked(llm, None, 1)
         text, kept = llm.input_ids[: llm.n_tokens].tolist(), []
         for ids in (text, [0] * len(text)):
@@ -89,24 +89,21 @@ def test_a_text_is_not_taken_for_a_picture(target, projector):
 
 def test_a_picture_stays_for_a_text_that_goes_on(target, projector):
     """By the ids that the context says it holds, as in llama-cpp-python."""
-    said = []
-    for kind, more in ((llama_cpp.Llama, {}), (SpeculativeLlama, {"draft": "none", "trust": True})):
-        with closing(seeing(kind, target, projector, **more)) as llm:
+    said, how = [], {"max_tokens": 12, "temperature": 0.0, "repeat_penalty": 1.0}
+    for kind in (llama_cpp.Llama, SpeculativeLlama):
+        with closing(seeing(kind, target, projector)) as llm:
             asked(llm, 1, 4)
             ids = llm.input_ids[: llm.n_tokens].tolist()
-            more_text = [*ids, *llm.tokenize(b" and", add_bos=False)]
-            said.append(
-                llm.create_completion(more_text, max_tokens=12, temperature=0.0, repeat_penalty=1.0)
-            )
-    one, other = (each["choices"][0]["text"] for each in said)
-    assert one == other
+            longer = [*ids, *llm.tokenize(b" and", add_bos=False)]
+            said.append(llm.create_completion(longer, **how)["choices"][0]["text"])
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize("arch", ["qwen35", "lfm2", "mamba"])
 def test_what_cannot_go_back_is_refused(tmp_path, projector, arch):
     """A picture would be read again as tokens; texts are answered as before."""
     target = tiny.write(tmp_path / f"{arch}.gguf", arch=arch, tokens=tiny.ASCII, n_layer=4)
-    with seeing(SpeculativeLlama, target, projector, draft="none", trust=True) as llm:
+    with seeing(SpeculativeLlama, target, projector) as llm:
         before = asked(llm, None)
         with pytest.raises(UnsupportedModel, match="losing the image"):
             asked(llm, 0)
@@ -115,7 +112,7 @@ def test_what_cannot_go_back_is_refused(tmp_path, projector, arch):
 
 def test_a_prompt_that_ends_with_a_picture_is_refused(target, projector):
     """The last position is read again for its logits, and holds no token."""
-    with seeing(SpeculativeLlama, target, projector, draft="none", trust=True) as llm:
+    with seeing(SpeculativeLlama, target, projector) as llm:
         llm.eval([5, 6, 7])
         llm.n_tokens += tiny_mmproj.N_ROWS  # as handlers count rows that they decoded
         prompt = llm.input_ids[: llm.n_tokens].tolist()

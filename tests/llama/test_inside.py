@@ -10,32 +10,22 @@ from pyspec.engine.options import AnswerOptions
 from pyspec.errors import EngineBusy, InputError
 
 CALLS = {
-    "eval": lambda llm: llm.eval([5]),
-    "embed": lambda llm: llm.embed("a"),
+    "eval": lambda llm: llm.eval([5]), "embed": lambda llm: llm.embed("a"),
     "create_embedding": lambda llm: llm.create_embedding("a"),
     "create_completion": lambda llm: llm.create_completion("a", max_tokens=1),
     "stream": lambda llm: list(llm.create_completion("a", max_tokens=1, stream=True)),
     "call": lambda llm: llm("a", max_tokens=1),
-    "create_chat_completion": lambda llm: llm.create_chat_completion(
-        [{"role": "user", "content": "a"}], max_tokens=1
-    ),
-    "generate": lambda llm: next(llm.generate([5, 6])),
-    "steps": lambda llm: next(llm.steps([5, 6])),
-    "save_state": lambda llm: llm.save_state(),
-    "load_state": lambda llm: llm.load_state(None),
-    "reset": lambda llm: llm.reset(),
-    "sample": lambda llm: llm.sample(),
-    "close": lambda llm: llm.close(),
-}
+    "create_chat_completion": lambda llm: llm.create_chat_completion([{"role": "user", "content": "a"}], max_tokens=1),
+    "generate": lambda llm: next(llm.generate([5, 6])), "steps": lambda llm: next(llm.steps([5, 6])),
+    "save_state": lambda llm: llm.save_state(), "load_state": lambda llm: llm.load_state(None),
+    "reset": lambda llm: llm.reset(), "sample": lambda llm: llm.sample(), "close": lambda llm: llm.close(),
+}  # fmt: skip
 """Every public method that uses the context."""
 
-READS = {
-    "tokenize": lambda llm: llm.tokenize(b"a"),
-    "detokenize": lambda llm: llm.detokenize([5]),
-    "n_ctx": lambda llm: llm.n_ctx(),
-    "token_bos": lambda llm: llm.token_bos(),
-    "repr": repr,
-}
+READS = (
+    lambda llm: llm.tokenize(b"a"), lambda llm: llm.detokenize([5]), lambda llm: llm.n_ctx(),
+    lambda llm: llm.token_bos(), repr,
+)  # fmt: skip
 """And those that do not."""
 
 
@@ -67,12 +57,9 @@ def in_stream(llm, act):
 
 
 PLACES = {
-    "processor": in_processor,
-    "criterion": in_criterion,
-    "progress": in_progress,
-    "stream": in_stream,
+    "processor": in_processor, "criterion": in_criterion, "progress": in_progress, "stream": in_stream,
     "another thread": in_another_thread,
-}
+}  # fmt: skip
 
 
 ASKED = [(p, c) for p in PLACES for c in CALLS if c != "close" or p not in ("stream", "another thread")]  # fmt: skip
@@ -91,7 +78,7 @@ def test_a_call_is_refused_and_changes_nothing(place, call, open_llama, tiny_asc
 @pytest.mark.parametrize("place", PLACES)
 def test_reading_facts_is_no_call_on_the_context(place, open_llama, tiny_ascii):
     llm = open_llama(tiny_ascii)
-    PLACES[place](llm, lambda: [read(llm) for read in READS.values()])
+    PLACES[place](llm, lambda: [read(llm) for read in READS])
 
 
 @pytest.mark.parametrize("texts", ["", [], ["a", ""]])

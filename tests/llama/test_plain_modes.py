@@ -56,9 +56,7 @@ def said(message):
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("kind", ASKED)
 def test_what_llama_answers_is_answered(both, kind, stream):
-    ours, theirs = both
-    wanted = answer(theirs, ASKED[kind], stream=stream)
-    found = answer(ours, ASKED[kind], stream=stream)
+    found, wanted = (answer(llm, ASKED[kind], stream=stream) for llm in both)
     if isinstance(wanted, Exception):
         return
     assert isinstance(found, str), found
@@ -77,7 +75,5 @@ def test_processors_are_heard(both):
         out[wanted] = 0.0
         return out
 
-    made = ours.create_completion(
-        "a", max_tokens=3, temperature=0.0, logits_processor=LogitsProcessorList([only])
-    )
-    assert made["choices"][0]["text"] == "ccc"
+    how = {"max_tokens": 3, "temperature": 0.0, "logits_processor": LogitsProcessorList([only])}
+    assert ours.create_completion("a", **how)["choices"][0]["text"] == "ccc"

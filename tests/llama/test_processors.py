@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from helpers.completions import GREEDY, PROMPT, greedy, stable
 
+from pyspec.llama.speculative import OFF, Speculation
+
 LONG = {**GREEDY, "max_tokens": 120}
 
 
@@ -21,19 +23,13 @@ def watched(pair):
     def make():
         calls = []
         seen.append(calls)
-
-        def watch(ids, logits):
-            calls.append(ids.tolist())
-            return logits
-
-        return watch
+        return lambda ids, logits: calls.append(ids.tolist()) or logits
 
     return pair, make, seen
 
 
 @pytest.mark.parametrize("draft", [0, 4])
 def test_ids_are_those_of_plain_decoding(watched, draft):
-    from pyspec.llama.speculative import Speculation
 
     pair, make, seen = watched
     for prompt in (PROMPT, "zzyyxx"):
@@ -88,15 +84,10 @@ def test_drafts_are_accepted_under_a_processor(open_llama, open_plain, tiny_asci
 
 def test_processor_beside_bias_and_penalties(open_llama, tiny_ascii):
     """With a bias and a penalty, drafts change nothing; the original drops both processors where a bias is given too."""
-    from pyspec.llama.speculative import OFF
-
     llm = open_llama(tiny_ascii, draft=tiny_ascii)
     options = {**LONG, "logit_bias": {7: 3.0}, "repeat_penalty": 1.3}
-    texts = [
-        under(llm, no_repeat(), **options, speculation=how)["choices"][0]["text"]
-        for how in (None, OFF)
-    ]
-    assert texts[0] == texts[1]
+    made = [under(llm, no_repeat(), **options, speculation=how) for how in (None, OFF)]
+    assert made[0]["choices"][0]["text"] == made[1]["choices"][0]["text"]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])

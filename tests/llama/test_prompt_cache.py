@@ -76,34 +76,23 @@ def test_what_does_not_belong_is_not_used(open_llama, tiny_target, tiny_draft, k
 
 
 def test_other_files_are_left_alone(open_llama, tiny_target, tmp_path):
-    """A slip of the file name does not cost the user's notes."""
-    path = tmp_path / "notes.txt"
-    path.write_text("dear diary")
+    """A slip of the file name does not cost the user's notes, and a pipe is not waited for."""
+    (tmp_path / "notes.txt").write_text("dear diary")
+    os.mkfifo(tmp_path / "pipe")
     llm = open_llama(tiny_target)
-    with pytest.raises(OptionError, match="not a prompt cache"):
-        PromptCache(llm, path).restore(PROMPT)
-    assert path.read_text() == "dear diary"
+    for name, said in (("notes.txt", "not a prompt cache"), ("pipe", "not a regular file")):
+        with pytest.raises(OptionError, match=said):
+            PromptCache(llm, tmp_path / name).restore(PROMPT)
+    assert (tmp_path / "notes.txt").read_text() == "dear diary"
 
 
 def test_a_file_that_cannot_be_written_is_named(open_llama, tiny_target, tmp_path, caplog):
-    cache = PromptCache(open_llama(tiny_target), tmp_path / "nowhere" / "prompt.bin")
-    cache.keep(PROMPT)
+    llm = open_llama(tiny_target)
+    PromptCache(llm, tmp_path / "nowhere" / "prompt.bin").keep(PROMPT)
+    PromptCache(llm, None).keep(PROMPT)  # none is wanted
+    assert PromptCache(llm, None).restore(PROMPT) == 0
     (said,) = caplog.messages
     assert said == "the prompt cache prompt.bin is not written: No such file or directory"
-
-
-def test_a_pipe_is_no_cache(open_llama, tiny_target, tmp_path):
-    """It would be waited for."""
-    os.mkfifo(tmp_path / "pipe")
-    llm = open_llama(tiny_target, n_ctx=256)
-    with pytest.raises(OptionError, match="not a regular file"):
-        PromptCache(llm, tmp_path / "pipe").restore([5, 6])
-
-
-def test_without_a_file_nothing_is_done(open_llama, tiny_target):
-    cache = PromptCache(open_llama(tiny_target), None)
-    assert cache.restore(PROMPT) == 0
-    cache.keep(PROMPT)
 
 
 CHANGED = {

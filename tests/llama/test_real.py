@@ -43,17 +43,11 @@ def test_closed_gate_is_strict(open_llama, smollm2):
 
 def test_json_schema(llm):
     """A schema is kept while drafting, and nothing is relaxed under it."""
-    schema = {
-        "type": "object",
-        "properties": {"city": {"type": "string", "maxLength": 12}},
-        "required": ["city"],
-    }
+    city = {"type": "string", "maxLength": 12}
+    schema = {"type": "object", "properties": {"city": city}, "required": ["city"]}
+    options = {"temperature": 0.0, "max_tokens": 48}
+    options["response_format"] = {"type": "json_object", "schema": schema}
     messages = [{"role": "user", "content": "Name a city as JSON."}]
-    options = {
-        "response_format": {"type": "json_object", "schema": schema},
-        "temperature": 0.0,
-        "max_tokens": 48,
-    }
     message = llm.create_chat_completion(messages, **options)["choices"][0]["message"]
     assert isinstance(json.loads(message["content"])["city"], str)
     assert llm.last_speculation["relaxed"] == 0

@@ -14,6 +14,9 @@ from pyspec.sampling.verification import Margin, Strict
 
 def test_speculation_block(pair):
     ours, _ = pair
+    assert (
+        ours.last_speculation.sentence == "nothing was decoded"
+    )  # of the same type, for type checkers
     result = ours.create_completion(PROMPT, **GREEDY)
     block = result["speculation"]
     assert block is ours.last_speculation
@@ -22,11 +25,7 @@ def test_speculation_block(pair):
     assert block["accepted"] == block["drafted"] == sum(block["accepted_by_position"])
     assert block["rounds"] + block["accepted"] == 40
     assert block["prompt_tokens"] == len(PROMPT)
-
-
-def test_the_block_has_a_sentence_before_any_answer(open_llama, tiny_ascii):
-    """It is of the same type from the start, so that type checkers know the sentence."""
-    assert open_llama(tiny_ascii, draft="none").last_speculation.sentence == "nothing was decoded"
+    assert ours.scores.last is None
 
 
 def test_off_for_one_call(pair):
@@ -56,15 +55,10 @@ def test_bad_length_is_refused(pair, open_llama, tiny_ascii):
 
 def test_streams_keep_their_own_rule(open_llama, tiny_ascii):
     llm = open_llama(tiny_ascii, draft=tiny_ascii, verification=Margin())
-    chunks = llm.create_completion(
-        PROMPT, stream=True, speculation=Speculation(verification=Strict()), **GREEDY
-    )
+    own = {"speculation": Speculation(verification=Strict())}
+    chunks = llm.create_completion(PROMPT, stream=True, **own, **GREEDY)
     assert list(chunks)[-1]["speculation"]["verification"] == "strict"
     assert llm.create_completion(PROMPT, **GREEDY)["speculation"]["verification"] == "margin"
-
-
-def test_no_score_buffer(pair):
-    assert pair[0].scores.last is None
 
 
 @pytest.mark.parametrize("name", ["draft", "draft_model"])

@@ -13,22 +13,12 @@ from pyspec.llama.speculative import SpeculativeLlama
 
 PROMPTS = [bytes(97 + (i * 7 + j * j) % 26 for j in range(5 + i)) for i in range(20)]
 SETTINGS = {
-    "defaults": {},
-    "top_k": {"top_k": 5},
-    "top_p": {"top_p": 0.5},
-    "min_p": {"min_p": 0.3},
-    "no truncation": {"top_k": 0, "top_p": 1.0, "min_p": 0.0},
-    "typical": {"typical_p": 0.5},
-    "repeat": {"repeat_penalty": 1.3},
-    "frequency": {"frequency_penalty": 0.5, "presence_penalty": 0.2},
-    "mirostat 1": {"mirostat_mode": 1},
-    "mirostat 2": {"mirostat_mode": 2, "mirostat_tau": 3.0},
-    "bias": {
-        "logits_processor": llama_cpp.LogitsProcessorList(
-            [lambda _, z: z + (np.arange(len(z)) % 3)]
-        )
-    },
-}
+    "defaults": {}, "top_k": {"top_k": 5}, "top_p": {"top_p": 0.5}, "min_p": {"min_p": 0.3},
+    "no truncation": {"top_k": 0, "top_p": 1.0, "min_p": 0.0}, "typical": {"typical_p": 0.5},
+    "repeat": {"repeat_penalty": 1.3}, "frequency": {"frequency_penalty": 0.5, "presence_penalty": 0.2},
+    "mirostat 1": {"mirostat_mode": 1}, "mirostat 2": {"mirostat_mode": 2, "mirostat_tau": 3.0},
+    "bias": {"logits_processor": llama_cpp.LogitsProcessorList([lambda _, z: z + (np.arange(len(z)) % 3)])},
+}  # fmt: skip
 N = 24
 DRAFTS = ["none", "lookup", "model", "eagle3"]
 
@@ -36,20 +26,20 @@ DRAFTS = ["none", "lookup", "model", "eagle3"]
 @pytest.fixture(scope="module")
 def opened(tiny_folder):
     """(theirs, ours by what drafts, ids of theirs by question), over a model of 32 tokens; ours draft four at a time."""
-    target = tiny.write(tiny_folder / "table-target.gguf")
+    target = str(tiny.write(tiny_folder / "table-target.gguf"))
     draft = tiny.write(tiny_folder / "table-draft.gguf", noise=0.15)
     eagle = tiny_eagle.write(tiny_folder / "table-eagle.gguf", layers=(0, 1, 1))
     files = {"none": "none", "lookup": "lookup", "model": str(draft), "eagle3": str(eagle)}
-    options = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "flash_attn": True}
-    options["verbose"] = False
-    theirs = llama_cpp.Llama(str(target), **options)
-    options["sampling"] = "llama.cpp"
-    ours = {
-        name: SpeculativeLlama(
-            str(target), draft=what, companion="none", length="fixed:4", **options
-        )
-        for name, what in files.items()
+    options = {
+        "n_ctx": 256,
+        "n_threads": 1,
+        "n_threads_batch": 1,
+        "flash_attn": True,
+        "verbose": False,
     }
+    theirs = llama_cpp.Llama(target, **options)
+    options |= {"companion": "none", "length": "fixed:4", "sampling": "llama.cpp"}
+    ours = {name: SpeculativeLlama(target, draft=what, **options) for name, what in files.items()}
     yield theirs, ours, {}
     for llm in (theirs, *ours.values()):
         llm.close()

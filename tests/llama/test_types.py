@@ -9,31 +9,23 @@ from helpers.completions import GREEDY, PROMPT
 import pyspec
 from pyspec.batch import Batch
 from pyspec.errors import InputError, OptionError
-from pyspec.sampling.options import Sampling
 
 ASK = [{"role": "user", "content": "x"}]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_tokens", "6"), ("max_tokens", 6.5), ("seed", "1"), ("seed", 1.5), ("logit_bias", "a"), ("logit_bias", {"a": 1}),
-        ("logit_bias", {5: "a"}), ("logit_bias", {5: float("nan")}), ("speculation", "off"),
-        ("temperature", "hot"), ("top_k", 3.5),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), [
+    ("max_tokens", "6"), ("max_tokens", 6.5), ("seed", "1"), ("seed", 1.5), ("logit_bias", "a"), ("logit_bias", {"a": 1}),
+    ("logit_bias", {5: "a"}), ("logit_bias", {5: float("nan")}), ("speculation", "off"),
+    ("temperature", "hot"), ("top_k", 3.5),
+])  # fmt: skip
 def test_a_call_refuses_a_wrong_type(open_llama, tiny_ascii, name, value):
     with pytest.raises(OptionError, match=name):
         open_llama(tiny_ascii).create_completion(PROMPT, **{name: value})
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("seed", "1"), ("companion", True), ("memory", 5), ("draft", 3), ("template_args", 3),
-        ("template_args", {"messages": 1}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), [
+    ("seed", "1"), ("companion", True), ("memory", 5), ("draft", 3), ("template_args", 3), ("template_args", {"messages": 1}),
+])  # fmt: skip
 def test_a_model_refuses_a_wrong_type(open_llama, tiny_ascii, name, value):
     with pytest.raises(OptionError, match=name.removesuffix("_args")):
         open_llama(tiny_ascii, **{"draft": "lookup", name: value})
@@ -46,10 +38,8 @@ def test_an_argument_that_there_is_not_is_refused(tiny_ascii, name, near):
     """With the nearest one; llama-cpp-python ignores it."""
     with pytest.raises(TypeError, match=f"no argument '{name}'; did you mean {near}"):
         pyspec.SpeculativeLlama(str(tiny_ascii), **{name: 1})
-
-
-def test_a_retired_argument_is_ignored(open_llama, tiny_ascii):
-    assert open_llama(tiny_ascii, draft="none", f16_kv=True, n_parts=-1).n_ctx() > 0
+    with pytest.raises(OptionError, match=f"'{name}'"):
+        pyspec.install(**{name: 1})
 
 
 def test_an_answer_with_logprobs_can_be_written_as_json(open_llama, tiny_ascii):
@@ -59,7 +49,7 @@ def test_an_answer_with_logprobs_can_be_written_as_json(open_llama, tiny_ascii):
 
 
 def test_a_whole_number_may_be_a_float(open_llama, tiny_ascii):
-    llm = open_llama(tiny_ascii, draft="lookup")
+    llm = open_llama(tiny_ascii, draft="lookup", f16_kv=True, n_parts=-1)  # retired arguments
     answer = llm.create_completion(PROMPT, **{**GREEDY, "max_tokens": 6.0})
     assert (answer["usage"]["completion_tokens"], answer["speculation"]["draft"]) == (6, "lookup")
 
@@ -78,11 +68,6 @@ def test_a_prompt_of_unknown_ids_is_refused(open_llama, tiny_ascii, token):
         open_llama(tiny_ascii).create_completion([70, token])
 
 
-def test_sampling_refuses_a_seed_that_is_no_number():
-    with pytest.raises(OptionError, match="seed"):
-        Sampling(seed="a")
-
-
 @pytest.mark.parametrize("schema", [{"type": "integer"}, {"enum": ["a"]}])
 @pytest.mark.parametrize("form", ["json_object", "json_schema"])
 def test_both_forms_of_a_schema_shape_the_answer(open_llama, tiny_ascii, form, schema):
@@ -98,11 +83,6 @@ def test_both_forms_of_a_schema_shape_the_answer(open_llama, tiny_ascii, form, s
 def test_an_unknown_response_format_is_refused(open_llama, tiny_ascii, form):
     with pytest.raises(InputError, match=r"response_format|schema"):
         open_llama(tiny_ascii).create_chat_completion(ASK, response_format=form)
-
-
-def test_install_refuses_an_unknown_argument():
-    with pytest.raises(OptionError, match="'drft'"):
-        pyspec.install(drft="none")
 
 
 @pytest.mark.parametrize("records", ["text", ["text", 3]])
