@@ -47,15 +47,11 @@ def test_why_an_answer_was_cut_is_said(reason, most, cut, says):
 
 
 def test_messages_carry_the_generated_tokens():
-    said = Conversation(None, [Exchange("hi", Result(text="ab", tokens=(token("a"), token("b"))))])
+    said = Conversation("", [Exchange("hi", Result(text="ab", tokens=(token("a"), token("b"))))])
     assert said.messages() == [
-        {"role": "user", "content": "hi"},
+        {"role": "system", "content": ""}, {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "ab", "tokens": [97, 98]},
-    ]
-
-
-def test_an_empty_system_text_is_a_system_turn():
-    assert Conversation("").messages() == [{"role": "system", "content": ""}]
+    ]  # fmt: skip
 
 
 def test_nothing_is_dropped_while_there_is_room():
@@ -91,15 +87,11 @@ def test_without_trimming_the_overflow_is_raised():
     assert len(talk.exchanges) == 2
 
 
-def test_spoken_leaves_the_end_out():
-    said = (token("a"), token("b"))
-    assert spoken([*said, Token(END, Source.TARGET, 0.0, END)], "ab", FakeModel([]).piece) == said
-
-
-def test_spoken_leaves_a_stop_string_out():
+def test_spoken_leaves_the_end_and_a_stop_string_out():
     """Tokens behind the shown text do not come back in the next prompt."""
-    tokens = [token(char) for char in "hi\nUser:"]
-    assert spoken(tokens, "hi", FakeModel([]).piece) == (token("h"), token("i"))
+    said, end = (token("h"), token("i")), Token(END, Source.TARGET, 0.0, END)
+    for behind in ([end], [token(char) for char in "\nUser:"]):
+        assert spoken([*said, *behind], "hi", FakeModel([]).piece) == said
 
 
 def test_reasoning_goes_into_the_next_prompt_as_the_template_has_it():
@@ -141,13 +133,12 @@ def edited(path, change):
 
 def test_round_trip(saved):
     """Messages, seed and settings come back; tokens, which earlier versions wrote too, stay out of prompts."""
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
     read = dialogue.load(edited(saved, {"tokens": [[2, 0, 0.0, 2]]}))
     assert dialogue.restore(read) == TALK
     assert (read.settings, read.model.name) == ({"top_k": "7"}, "fake")
-
-
-def test_only_the_owner_reads_it(saved):
-    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+    dialogue.save(saved, Conversation(), {}, MODEL.target())
+    assert dialogue.load(saved).messages == []
 
 
 def test_a_failed_write_leaves_the_old_file(saved, monkeypatch):
@@ -171,31 +162,17 @@ def test_other_files_are_not_replaced(tmp_path):
     assert path.read_text() == "dear diary"
 
 
-def test_saved_chats_are_replaced(saved):
-    dialogue.save(saved, Conversation(), {}, MODEL.target())
-    assert dialogue.load(saved).messages == []
-
-
-def test_turns_alternate(saved):
+def test_turns_alternate_and_an_open_question_is_left_out(saved):
+    content = json.loads(saved.read_text())
     with pytest.raises(InputError, match="message 3 is a system turn"):
         dialogue.restore(dialogue.load(edited(saved, {"role": "system"})))
-
-
-def test_an_open_question_is_left_out(saved):
-    content = json.loads(saved.read_text())
     del content["messages"][-1]
     saved.write_text(json.dumps(content))
     assert dialogue.restore(dialogue.load(saved)) == Conversation("be kind")
 
 
 @pytest.mark.parametrize("data", [
-    b"",
-    b"{}",
-    b"[1]",
-    b"\xff\xfe",
-    b"[" * 100_000,
-    b'{"kind":"pyspec-chat","format":2}',
-    STRANGE,
+    b"", b"{}", b"[1]", b"\xff\xfe", b"[" * 100_000, b'{"kind":"pyspec-chat","format":2}', STRANGE,
 ])  # fmt: skip
 def test_what_is_no_saved_chat_is_refused(tmp_path, data):
     path = tmp_path / "talk.json"
@@ -222,21 +199,19 @@ def test_texts_that_cannot_be_read_are_refused(tmp_path, make, error, says):
         dialogue.read_text(path)
 
 
-@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "y" * 255, "x/" * 3000])
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "x/" * 3000])
 def test_names_that_cannot_be_are_one_sentence(name, tmp_path):
     """They ended the chat; a longest name has room for no temporary name beside it."""
-    path = tmp_path / name
+    path, longest = tmp_path / name, tmp_path / ("y" * 255)
     for act in (
         lambda: dialogue.save(path, TALK, {}, MODEL.target()),
         lambda: dialogue.load(path),
         lambda: dialogue.read_text(path),
-    ):
-        if len(name) == 255:
-            dialogue.save(path, TALK, {}, MODEL.target())
-            assert dialogue.is_there(path)
-            continue
+    ):  # fmt: skip
         with pytest.raises(InputError):
             act()
+    dialogue.save(longest, TALK, {}, MODEL.target())
+    assert dialogue.is_there(longest)
 
 
 def test_read_goes_in_front_of_the_next_message(tmp_path):
@@ -252,15 +227,15 @@ def test_read_goes_in_front_of_the_next_message(tmp_path):
 
 def test_a_file_dropped_into_the_terminal_is_explained(tmp_path):
     """A path is no command, and pictures are no text."""
-    path = tmp_path / "notes.txt"
-    path.write_text("x")
+    for name in ("notes.txt", "My File.txt"):
+        (tmp_path / name).write_text("x")
     picture = tmp_path / "cat.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
-    _, text = session(FakeModel(["one"]), f"{path}\n{picture}\n/read {picture}\n")
-    lines = text.splitlines()
-    assert "/read FILE" in lines[0]
-    assert all("a picture cannot be read as text" in line for line in lines[1:])
-    assert len(lines) == 3
+    entered = f"{tmp_path}/notes.txt\n{tmp_path}/My\\ File.txt\n{picture}\n/read {picture}\n"
+    first, second, *lines = session(FakeModel(["one"]), entered)[1].splitlines()
+    assert "/read FILE" in first
+    assert "that is the path of a file" in second
+    assert ["a picture cannot be read as text" in line for line in lines] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -270,12 +245,6 @@ def test_a_dropped_file_is_read_as_the_terminal_writes_it(tmp_path, written):
     (tmp_path / "My File's.txt").write_text("x")
     _, text = session(FakeModel(["one"]), f"/read {written.format(tmp_path)}\n")
     assert text == f"1 character of {tmp_path}/My File's.txt will precede the next message\n"
-
-
-def test_a_dropped_file_with_spaces_is_explained(tmp_path):
-    (tmp_path / "My File.txt").write_text("x")
-    _, text = session(FakeModel(["one"]), f"{tmp_path}/My\\ File.txt\n")
-    assert "that is the path of a file" in text
 
 
 def test_a_name_that_is_there_as_it_is_written_stays(tmp_path):

@@ -16,11 +16,11 @@ def folder(tmp_path, monkeypatch):
 
 
 def keep(question):
+    """A chat that is kept, of this question."""
     chat, _ = talk(FakeModel(["fine"]), QUIET)
     chat.log = dialogue.new_path()
     chat.send(question)
-    assert chat.log is not None
-    return chat.log
+    return chat
 
 
 def test_chats_are_listed_newest_first_with_their_folder(folder):
@@ -29,14 +29,13 @@ def test_chats_are_listed_newest_first_with_their_folder(folder):
     chat, text = talk(FakeModel(["x"]), QUIET)
     execute(chat, "/chats")
     first, second, where = text.getvalue().splitlines()
-    assert first.startswith("1 ")
-    assert first.endswith("fake  and you?")
+    assert (first[:2], first.endswith("fake  and you?")) == ("1 ", True)
     assert second.endswith("fake  how are you?")
     assert str(folder) in where
 
 
 def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder):
-    older, _ = keep("first"), keep("second")
+    older, _ = keep("first").log, keep("second")
     chat, _ = talk(FakeModel(["more"]), QUIET)
     chat.log = dialogue.new_path()
     execute(chat, "/chats 2")
@@ -47,27 +46,15 @@ def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder):
         execute(chat, "/chats 3")
 
 
-def test_saving_names_another_file_for_what_it_is(tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text("dear diary")
-    chat, _ = talk(FakeModel(["x"]), QUIET)
-    with pytest.raises(InputError, match=r"notes\.txt exists and is not a saved chat"):
-        execute(chat, f"/save {path}")
-
-
 def test_a_chat_is_forgotten_and_not_kept_any_more(folder):
-    other = keep("other")
-    chat, _ = talk(FakeModel(["x"]), QUIET)
-    chat.log = dialogue.new_path()
-    chat.send("secret")
+    other, chat = keep("other"), keep("secret")
     execute(chat, "/forget")
     chat.send("more")
-    assert list(folder.iterdir()) == [other]
+    assert list(folder.iterdir()) == [other.log]
 
 
 def test_all_are_forgotten_if_the_user_agrees(folder):
-    keep("one")
-    chat, _ = talk(FakeModel(["x"]), QUIET)
+    chat = keep("one")
     chat.confirm = lambda _: False
     with pytest.raises(InputError, match="nothing was deleted"):
         execute(chat, "/forget all")
@@ -76,9 +63,8 @@ def test_all_are_forgotten_if_the_user_agrees(folder):
     assert list(folder.iterdir()) == []
 
 
-def test_an_answer_that_was_cut_goes_on():
-    model = FakeModel(["one", " two"], finish="length")
-    _, text = session(model, "hi\n/continue\n")
+def test_an_answer_that_was_cut_goes_on_and_no_other():
+    _, text = session(FakeModel(["one", " two"], finish="length"), "hi\n/continue\n")
     assert text == "one\n two\n"
     chat, _ = talk(model := FakeModel(["one", " two"], finish="length"), QUIET)
     chat.send("hi")
@@ -87,9 +73,6 @@ def test_an_answer_that_was_cut_goes_on():
     assert exchange.answer.text == "one two"
     assert len(exchange.answer.tokens) == 7
     assert "".join(map(chr, model.asked[1].prompt[-3:])) == "one"
-
-
-def test_an_answer_that_ended_does_not_go_on():
     _, text = session(FakeModel(["one"]), "hi\n/continue\n")
     assert "the last answer ended by itself" in text
 

@@ -1,6 +1,7 @@
 """The model over llama.cpp that answers a chat's questions."""
 
 from contextlib import closing
+from functools import partial
 
 import pytest
 from helpers import scripted
@@ -27,10 +28,10 @@ QUESTION = [Exchange("Write the numbers from one to twenty.")]
 
 @pytest.fixture(scope="module")
 def target(smollm2):
+    how = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1}
+
     def opened(draft="lookup", companion="none"):
-        return SpeculativeLlama(
-            smollm2, draft=draft, companion=companion, n_ctx=512, n_threads=1, n_threads_batch=1
-        )
+        return SpeculativeLlama(smollm2, draft=draft, companion=companion, **how)
 
     model = LlamaChat(opened)
     yield model
@@ -40,6 +41,12 @@ def target(smollm2):
 def ask(model, conversation, most):
     prompt = model.prompt(conversation.messages())
     return prompt, AnswerOptions(GREEDY, Speculation(verification=Strict()), most)
+
+
+def raw(model, text, *options):
+    """All pieces of an answer to a text, greedy, which is no chat."""
+    asked = AnswerOptions(GREEDY, *options) if options else AnswerOptions(GREEDY, max_tokens=4)
+    return list(model.answer(model.llm.tokenize(text), asked, chat=False))
 
 
 def joined(pieces):
@@ -72,33 +79,19 @@ def test_a_turn_keeps_all_the_context_holds(target):
     assert stats["prompt_kept"] >= len(held) - 1
 
 
-def test_a_cancel_before_the_engine_began_is_not_lost(target):
-    """The engine clears its flag where a call begins; the answer ends all the same."""
-    pieces = []
-    for piece in target.answer(*ask(target, Conversation(None, QUESTION), 60)):
-        pieces.append(piece)
-        if len(pieces) == 4:
-            target._cancelled = True
-    assert pieces[-1].finish_reason == "cancelled"
-    assert sum(len(piece.tokens) for piece in pieces) < 60
-
-
-def test_a_cancel_before_the_first_piece_is_not_lost(target):
-    """Ctrl-C between the question and the first round ends the answer with that round."""
+@pytest.mark.parametrize(("pieces", "cancel"), [
+    (4, lambda target: setattr(target, "_cancelled", True)), # the engine clears its flag where a call begins
+    (0, LlamaChat.cancel), # between the question and the first round
+    (1, LlamaChat.cancel),
+])  # fmt: skip
+def test_a_cancel_is_not_lost_whenever_it_comes(target, pieces, cancel):
     answer = target.answer(*ask(target, Conversation(None, QUESTION), 60))
-    target.cancel()
-    pieces = list(answer)
-    assert pieces[-1].finish_reason == "cancelled"
-    assert sum(len(piece.tokens) for piece in pieces) < 60
-
-
-def test_cancelled_answers_have_stats(target):
-    answer = target.answer(*ask(target, Conversation(None, QUESTION), None))
-    next(answer)
-    target.cancel()
-    assert list(answer)[-1].finish_reason == "cancelled"
-    stats = target.stats
-    assert stats["rounds"] >= 1
+    said = [next(answer) for _ in range(pieces)]
+    cancel(target)
+    said += answer
+    assert said[-1].finish_reason == "cancelled"
+    assert sum(len(piece.tokens) for piece in said) < 60
+    assert target.stats["rounds"] >= (pieces > 0)
 
 
 def test_a_draft_that_cannot_be_found_leaves_the_former(target):
@@ -113,7 +106,7 @@ def test_names_are_looked_up_before_anything_is_let_go(open_llama, tiny_ascii):
         raise ModelNotFound(f"there is no model {other}")
 
     with closing(LlamaChat(lambda **_: open_llama(tiny_ascii), check=check)) as model:
-        list(model.answer(model.llm.tokenize(b"abc"), AnswerOptions(GREEDY, max_tokens=4)))
+        raw(model, b"abc")
         before, stats, held = model.llm, model.stats, model.llm.n_tokens
         with pytest.raises(ModelNotFound):
             model.use(model="tpyo")
@@ -131,7 +124,7 @@ def test_what_was_learned_is_kept_where_a_model_is_changed(open_llama, tiny_asci
         return llm
 
     with closing(LlamaChat(opened)) as model:
-        list(model.answer(model.llm.tokenize(b"abc"), AnswerOptions(GREEDY, max_tokens=4)))
+        raw(model, b"abc")
         model.use(draft="none")
         assert model.stats is None
         assert kept == ["lookup"]
@@ -168,19 +161,15 @@ def test_models_of_ollamas_are_called_by_their_names(tiny_target, tiny_draft, tm
     """In what is said of them, in the block of statistics and in saved chats: their files are called after hashes."""
     target = pulled(tmp_path, "toy:8b", model=tiny_target.read_bytes())
     draft = pulled(tmp_path, "toy:1b", model=tiny_draft.read_bytes())
-
-    def opened():
-        return SpeculativeLlama(
-            target, draft=str(draft), n_ctx=256, n_threads=1, trust=True, verbose=False
-        )
-
-    with closing(LlamaChat(opened)) as model:
+    with closing(LlamaChat(lambda: SpeculativeLlama(target, draft=str(draft), **HOW))) as model:
         assert (model.name, model.target().name, model.draft) == ("toy:8b", "toy:8b", "toy:1b")
         assert dict(model.describe())["target"] == "toy:8b"
         assert [each.name for each in model.llm.assembly.placed] == ["toy:1b"]
-        options = AnswerOptions(GREEDY, max_tokens=4)
-        list(model.answer(model.llm.tokenize(b"abcabc"), options, chat=False))
+        raw(model, b"abcabc")
         assert model.stats["draft"] == "toy:1b"
+
+
+HOW = {"n_ctx": 256, "n_threads": 1, "trust": True, "verbose": False}
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -188,51 +177,37 @@ def test_what_decodes_took_is_known_to_the_next_process(tiny_ascii, tmp_path, mo
     """A chat that ends keeps it, unless others used the machine; the first answer of the next one begins with it."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
     monkeypatch.setattr("pyspec.machine.machine.Watch.busy", lambda *_: busy)
-
-    def opened():
-        return LlamaChat(
-            lambda **_: SpeculativeLlama(
-                tiny_ascii, draft="lookup", n_ctx=256, n_threads=1, trust=True
-            )
-        )
-
-    first = opened()
-    assert first.llm.curve.target.seen() == {}
-    options = AnswerOptions(GREEDY, OFF, 60)
-    list(first.answer(first.llm.tokenize(b"abc"), options))
-    first.close()
-    second = opened()
-    assert (1 in second.llm.curve.target.seen()) is not busy
-    second.close()
+    opened = partial(LlamaChat, lambda **_: SpeculativeLlama(tiny_ascii, draft="lookup", **HOW))
+    with closing(opened()) as first:
+        assert first.llm.curve.target.seen() == {}
+        raw(first, b"abc", OFF, 60)
+    with closing(opened()) as second:
+        assert (1 in second.llm.curve.target.seen()) is not busy
 
 
 def test_what_a_draft_taught_is_there_in_the_next_process(
     tiny_target, tiny_draft, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
-
-    def model():
-        how = {"draft": str(tiny_draft), "n_ctx": 256, "n_threads": 1, "trust": True}
-        return LlamaChat(lambda **_: SpeculativeLlama(str(tiny_target), verbose=False, **how))
+    how = {"draft": str(tiny_draft), **HOW}
+    model = partial(LlamaChat, lambda **_: SpeculativeLlama(str(tiny_target), **how))
 
     def seen(chat):
-        policy = chat.llm.new_policy()
-        return sum(policy.learned.calibration.seen)
+        return sum(chat.llm.new_policy().learned.calibration.seen)
 
-    first = model()
-    assert seen(first) == 0.0
-    options = AnswerOptions(GREEDY, max_tokens=8)
-    list(first.answer(first.llm.tokenize(b"abcabc"), options, chat=False))
-    first.llm.policies.of(None, Strict(), "greedy").learned.calibration.update(0, 20, True)
-    first.close()
+    with closing(model()) as first:
+        assert seen(first) == 0.0
+        raw(first, b"abcabc")
+        first.llm.policies.of(None, Strict(), "greedy").learned.calibration.update(0, 20, True)
     with closing(model()) as second:
         assert seen(second) >= 1.0
 
 
 @pytest.fixture
 def tiny(tiny_ascii):
-    how = {"draft": "none", "n_ctx": 256, "n_threads": 1, "verbose": False, "trust": True}
-    with closing(LlamaChat(lambda **_: SpeculativeLlama(str(tiny_ascii), **how))) as model:
+    with closing(
+        LlamaChat(lambda **_: SpeculativeLlama(str(tiny_ascii), draft="none", **HOW))
+    ) as model:
         yield model
 
 
@@ -250,23 +225,16 @@ def test_all_that_is_asked_of_an_answer_reaches_its_rounds(tiny):
 
 
 def test_a_conversation_that_gave_way_is_not_read_again(tiny):
-    options = AnswerOptions(GREEDY, OFF, 6)
-    prompts = [
-        tiny.llm.tokenize(text)
-        for text in (b"ann went to the sea alone", b"bob stayed here all day")
-    ]
-    told = [joined(list(tiny.answer(prompt, options, chat=False))) for prompt in prompts]
+    texts = (b"ann went to the sea alone", b"bob stayed here all day")
+    told = [joined(raw(tiny, text, OFF, 6)) for text in texts]
     before = counters(tiny.llm.assembly.engine).rows[0]
-    again = [joined(list(tiny.answer(prompt, options, chat=False))) for prompt in prompts]
-    assert again == told
+    assert [joined(raw(tiny, text, OFF, 6)) for text in texts] == told
     assert counters(tiny.llm.assembly.engine).rows[0] - before <= 2 * 7
 
 
 def test_stop_strings_belong_to_what_is_asked(tiny):
-    prompt = tiny.llm.tokenize(b"abc")
-    whole = joined(list(tiny.answer(prompt, AnswerOptions(GREEDY, OFF, 12), chat=False)))
+    whole = joined(raw(tiny, b"abc", OFF, 12))
     stop = whole[4:6]
-    asked = AnswerOptions(GREEDY, OFF, 12, (stop,))
-    pieces = list(tiny.answer(prompt, asked, chat=False))
+    pieces = raw(tiny, b"abc", OFF, 12, (stop,))
     assert joined(pieces) == whole[: whole.index(stop)]
     assert pieces[-1].finish_reason == "stop"

@@ -26,14 +26,8 @@ def entries(data):
 
 
 @pytest.mark.parametrize(("text", "open_"), [
-    ("hi", False),
-    ("hi\\", True),
-    ("hi\\\nyou", False),
-    ('"""', True),
-    ('"""one\ntwo', True),
-    ('"""one\ntwo"""', False),
-    ('"""one"""', False),
-    ('say """', False),
+    ("hi", False), ("hi\\", True), ("hi\\\nyou", False), ('"""', True), ('"""one\ntwo', True),
+    ('"""one\ntwo"""', False), ('"""one"""', False), ('say """', False),
 ])  # fmt: skip
 def test_is_open(text, open_):
     assert is_open(text) is open_
@@ -64,28 +58,20 @@ def test_what_is_a_command(entry, is_command):
     assert entry.is_command is is_command
 
 
-def test_lines_of_a_pipe():
-    assert entries(b"\xef\xbb\xbfone\r\n\n  \ntwo\\\nthree\nfour") == [
-        TypedText("one"),
-        TypedText("two\nthree"),
-        TypedText("four"),
+@pytest.mark.parametrize(("data", "made"), [
+    (b"\xef\xbb\xbfone\r\n\n  \ntwo\\\nthree\nfour", ["one", "two\nthree", "four"]),
+    (b'"""one\ntwo', [TypedText("one\ntwo", literal=True)]), # which ends with the pipe
+    (b"a\x00b\x1bc\n", ["a\x00b\x1bc"]),
+])  # fmt: skip
+def test_lines_of_a_pipe(data, made):
+    assert entries(data) == [
+        each if isinstance(each, TypedText) else TypedText(each) for each in made
     ]
 
 
-def test_an_entry_may_end_with_the_pipe():
-    assert entries(b'"""one\ntwo') == [TypedText("one\ntwo", literal=True)]
-
-
-def test_nul_and_control_bytes_pass():
-    assert entries(b"a\x00b\x1bc\n") == [TypedText("a\x00b\x1bc")]
-
-
-def test_bytes_that_are_not_utf8_are_named():
+def test_bytes_that_are_not_utf8_and_long_lines_are_refused():
     with pytest.raises(InputEncoding, match="line 2 of stdin is not UTF-8 at byte 1"):
         entries(b"one\nt\xe9\n")
-
-
-def test_long_lines_are_refused():
     assert next(script_entries(BytesIO(b"1234\r\n"), limit=4)) == TypedText("1234")
     with pytest.raises(InputTooLong, match="line 1"):
         next(script_entries(BytesIO(b"12345\n"), limit=4))
@@ -96,17 +82,13 @@ def completed(text):
     return [completion.text for completion in found]
 
 
-def test_commands_are_completed():
+def test_commands_and_file_names_are_completed(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    assert completed(f"/read {tmp_path}/no") == ["tes.txt"]
     assert completed("/re") == ["regen", "read"]
     assert completed("/set sta") == ["stats"]
     assert completed("/set te") == ["temperature"]
-    assert completed("re") == []
-    assert completed("/nothing x") == []
-
-
-def test_file_names_are_completed(tmp_path):
-    (tmp_path / "notes.txt").touch()
-    assert completed(f"/read {tmp_path}/no") == ["tes.txt"]
+    assert completed("re") == completed("/nothing x") == []
 
 
 def test_history_is_private_and_can_be_switched_off(tmp_path, monkeypatch):
@@ -135,20 +117,15 @@ def keys(monkeypatch):
         yield pipe
 
 
-def test_enter_goes_on_in_an_open_entry(keys):
-    keys.send_text('"""one\rtwo"""\r')
-    assert TerminalReader().read() == TypedText("one\ntwo", literal=True)
-
-
-def test_pasted_lines_are_one_entry(keys):
-    keys.send_text("\x1b[200~one\ntwo\x1b[201~\r")
-    assert TerminalReader().read() == TypedText("one\ntwo")
-
-
-def test_a_paste_without_brackets_is_one_entry(keys):
-    """From a terminal that marks no paste: lines and tabs stay, and the last newline sends it."""
-    keys.send_text("def f():\r\treturn 1\r\n/exit\r")
-    assert TerminalReader().read() == TypedText("def f():\n\treturn 1\n\n/exit")
+@pytest.mark.parametrize(("sent", "read"), [
+    ('"""one\rtwo"""\r', TypedText("one\ntwo", literal=True)),
+    ("\x1b[200~one\ntwo\x1b[201~\r", TypedText("one\ntwo")),
+    # from a terminal that marks no paste: lines and tabs stay, and the last newline sends it
+    ("def f():\r\treturn 1\r\n/exit\r", TypedText("def f():\n\treturn 1\n\n/exit")),
+])  # fmt: skip
+def test_an_open_entry_or_a_paste_goes_on(keys, sent, read):
+    keys.send_text(sent)
+    assert TerminalReader().read() == read
 
 
 def test_control_c_and_d(keys):

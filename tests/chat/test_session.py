@@ -13,24 +13,18 @@ from pyspec.errors import NumericError
 
 
 def test_two_turns():
+    settings = ChatSettings(verify="margin", stats="on")
     code, text = session(
-        FakeModel(["one", "tw2~"]), "hi\nand?\n", ChatSettings(verify="margin", stats="on")
+        FakeModel(["one", "tw2~", "x"]), "hi\nand?\n/set stats off\nhi\n", settings
     )
     assert code == 0
     assert text == (
-        "one\n"
-        "50.0 tokens/s (drafts off: they would not have paid off here)\n"
+        "one\n50.0 tokens/s (drafts off: they would not have paid off here)\n"
         "3 tokens | 50.0 tokens/s | plain 25.0 tokens/s | nothing drafted | prompt 7, 0 kept | draft lookup\n"
-        "tw2~\n"
-        "50.0 tokens/s, 2.0 times plain decoding\n"
+        "tw2~\n50.0 tokens/s, 2.0 times plain decoding\n"
         "4 tokens | 50.0 tokens/s | plain 25.0 tokens/s | 2 drafted, 2 checked, 2 accepted | 1.00 tokens a round"
-        " | 1 relaxed (0.25 nats) | prompt 20, 10 kept | draft lookup\n"
+        " | 1 relaxed (0.25 nats) | prompt 20, 10 kept | draft lookup\nstats is off\nx\n"
     )
-
-
-def test_stats_are_hidden():
-    code, text = session(FakeModel(["one"]), "/set stats off\nhi\n", ChatSettings())
-    assert (code, text) == (0, "stats is off\none\n")
 
 
 def test_another_model_goes_on_with_the_text():
@@ -52,10 +46,8 @@ def test_regen_and_undo():
     model = FakeModel(["one", "two", "three"])
     settings = ChatSettings(stats="off", seed=7)
     code, text = session(model, "hi\n/regen\n/undo\n/undo\nnew\n", settings)
-    assert text == (
-        "one\ntwo\nremoved: hi\nthere is nothing to undo (ask something first)\nthree\n"
-    )
-    assert code == 2
+    said = "one\ntwo\nremoved: hi\nthere is nothing to undo (ask something first)\nthree\n"
+    assert (code, text) == (2, said)
     assert [ask.sampling.seed for ask in model.asked] == [7, 8, 7]
     assert model.asked[0].prompt == model.asked[1].prompt
     assert model.asked[2].prompt == model.prompt([{"role": "user", "content": "new"}])
@@ -64,9 +56,8 @@ def test_regen_and_undo():
 def test_regen_of_greedy_answers_says_so():
     settings = ChatSettings(stats="off", temperature=0.0)
     _, text = session(FakeModel(["one"]), "hi\n/regen\n", settings)
-    assert text == (
-        "one\ntemperature is 0, so the answer stays the same; /set temp 0.8 varies it\none\n"
-    )
+    said = "temperature is 0, so the answer stays the same; /set temp 0.8 varies it"
+    assert text == f"one\n{said}\none\n"
 
 
 def test_save_and_load(tmp_path):
@@ -75,20 +66,12 @@ def test_save_and_load(tmp_path):
     session(first, f"/system be kind\n/set top_k 7\nhi\n/save {path}\nand?\n")
     second = FakeModel(["two"])
     code, text = session(second, f"/load {path}\nand?\n")
-    assert (code, text) == (0, f"loaded 1 exchange from {path}\n>>> hi\none\ntwo\n")
+    loaded = f"loaded 1 exchange from {path}\n>>> hi\none\n"
+    assert (code, text) == (0, f"{loaded}two\n")
     assert second.asked[0].prompt == first.asked[1].prompt
     assert second.asked[0].sampling.top_k == 7
-
-
-def test_load_of_another_model_warns(tmp_path):
-    path = tmp_path / "talk.json"
-    session(FakeModel(["one"]), f"hi\n/save {path}\n")
-    other = FakeModel(["two"], name="other")
-    _, text = session(other, f"/load {path}\n")
-    assert text == (
-        "this conversation was held with fake, not with other\n"
-        f"loaded 1 exchange from {path}\n>>> hi\none\n"
-    )
+    _, text = session(FakeModel(["two"], name="other"), f"/load {path}\n")
+    assert text == f"this conversation was held with fake, not with other\n{loaded}"
 
 
 def test_unknown_commands_are_named():
@@ -105,21 +88,17 @@ def test_unknown_commands_are_named():
     ]
 
 
-def test_a_setting_is_known_by_its_option_too():
-    lines = session(FakeModel(["x"]), "/set temp 0\n/set temperature\n/set seed\n")[1]
-    assert lines.splitlines() == [
+def test_a_setting_is_known_by_its_option_too_and_shown_without_a_value():
+    set_ = "/set temp 0\n/set temperature\n/set seed\n/set stats\n/set\n"
+    code, text = session(FakeModel(["x"]), set_)
+    lines = text.splitlines()
+    assert (code, lines[:4]) == (0, [
         "temperature is 0",
         "temperature is 0 (a number from 0 to 100)",
         "seed is random (random, or a whole number from 0 to 4294967295)",
-    ]
-
-
-def test_a_setting_without_a_value_is_shown():
-    code, text = session(FakeModel(["x"]), "/set stats\n/set\n")
-    assert code == 0
-    first, *lines = text.splitlines()
-    assert first == "stats is off (on, brief, off)"
-    assert [line.split()[0] for line in lines[:2]] == ["temperature", "top_k"]
+        "stats is off (on, brief, off)",
+    ])  # fmt: skip
+    assert [line.split()[0] for line in lines[4:6]] == ["temperature", "top_k"]
 
 
 def test_verify_changes_the_rule():
@@ -158,11 +137,8 @@ def test_system_text():
 def test_multi_line_messages():
     model = FakeModel(["one"])
     session(model, '"""/help\nme"""\na\\\nb\n /exit\n')
-    questions = [chr(10).join(["/help", "me"]), "a\nb", " /exit"]
-    prompts = [bytes(ask.prompt) for ask in model.asked]
-    assert all(
-        question.encode() in prompt for question, prompt in zip(questions, prompts, strict=True)
-    )
+    asked = zip([b"/help\nme", b"a\nb", b" /exit"], model.asked, strict=True)
+    assert all(question in bytes(ask.prompt) for question, ask in asked)
 
 
 def test_full_context_says_what_to_do():
@@ -181,32 +157,20 @@ def test_trimming_drops_the_oldest_turns():
     model = FakeModel(["x" * 20], n_ctx=100)
     _, text = session(model, "/system kind\n111\n222\n333\n444\n")
     assert "the context was full; dropped the 2 oldest exchanges\n" in text
-    last = bytes(model.asked[-1].prompt)
-    assert last.startswith(b"S:kind\x02U:333")
+    assert bytes(model.asked[-1].prompt).startswith(b"S:kind\x02U:333")
+    _, text = session(FakeModel(["one"], finish="context"), "hi\n")  # full within an answer
+    said = "(stopped: the context of 1000 tokens is full; /clear or /undo makes room"
+    assert text.startswith(f"one\n{said}")
 
 
-def test_context_full_in_an_answer_keeps_it():
-    model = FakeModel(["one"], finish="context")
-    _, text = session(model, "hi\n")
-    assert text.startswith(
-        "one\n(stopped: the context of 1000 tokens is full; /clear or /undo makes room"
-    )
-
-
-def test_an_error_keeps_the_partial_answer():
-    model = FakeModel(["abcdef"], fail_after=3, failure=NumericError("a logit is not finite"))
-    chat, text = talk(model, ChatSettings(stats="off"))
-    chat.send("hi")
-    assert text.getvalue() == "abc\na logit is not finite\n"
-    assert chat.conversation.last_answer.text == "abc"
-
-
-def test_an_error_at_once_forgets_the_question():
-    model = FakeModel(["abc"], fail_after=0, failure=NumericError("a logit is not finite"))
+@pytest.mark.parametrize(("after", "kept"), [(3, ["abc"]), (0, [])])
+def test_an_error_keeps_the_partial_answer_or_forgets_the_question(after, kept):
+    model = FakeModel(["abcdef"], fail_after=after, failure=NumericError("a logit is not finite"))
     chat, text = talk(model, ChatSettings(stats="off"))
     code = run(chat, script_entries(BytesIO(b"hi\n")))
-    assert (code, text.getvalue()) == (1, "a logit is not finite\n")
-    assert chat.conversation.exchanges == []
+    said = "".join(f"{each}\n" for each in [*kept, "a logit is not finite"])
+    assert (code, text.getvalue()) == (1, said)
+    assert [exchange.answer.text for exchange in chat.conversation.exchanges] == kept
 
 
 def test_saving_over_another_chat_asks_first(tmp_path):
@@ -225,19 +189,15 @@ def test_saving_over_another_chat_asks_first(tmp_path):
 
 
 def test_a_chat_is_kept_without_being_asked(tmp_path):
-    """Each answer is in the log at once; what is cleared stays in the log's older file."""
+    """Each answer is in the log at once; what is cleared stays in the log's older file. A log that cannot be ends nothing."""
     path = tmp_path / "log.json"
-    chat, _ = talk(FakeModel(["one", "two"]), QUIET)
+    chat, text = talk(FakeModel(["one", "two"]), QUIET)
     chat.log = path
     chat.send("hi")
     assert [m.content for m in dialogue.load(path).messages] == ["hi", "one"]
     chat.send("and?")
     assert [m.content for m in dialogue.load(path).messages] == ["hi", "one", "and?", "two"]
     assert chat.kept
-
-
-def test_a_log_that_cannot_be_written_ends_nothing(tmp_path):
-    chat, text = talk(FakeModel(["one"]), QUIET)
     chat.log = tmp_path / "nowhere" / "log.json"
     chat.send("hi")
     chat.send("hi")

@@ -19,50 +19,32 @@ def test_values_are_what_set_takes():
 
 
 @pytest.mark.parametrize(("name", "value", "where"), [
-    ("temp", "0.5", lambda s: s.temperature == 0.5),
-    ("gap", "inf", lambda s: s.gap == math.inf),
-    ("budget", "none", lambda s: s.budget is None),
-    ("max_tokens", "all", lambda s: s.max_tokens is None),
-    ("seed", "7", lambda s: s.seed == 7),
-    ("trim", "off", lambda s: not s.trim),
-    ("stats", "on", lambda s: s.stats == "on"),
+    ("temp", "0.5", lambda s: s.temperature == 0.5), ("gap", "inf", lambda s: s.gap == math.inf),
+    ("budget", "none", lambda s: s.budget is None), ("max_tokens", "all", lambda s: s.max_tokens is None),
+    ("seed", "7", lambda s: s.seed == 7), ("trim", "off", lambda s: not s.trim), ("stats", "on", lambda s: s.stats == "on"),
     ("dry_multiplier", "0.8", lambda s: s.sampling(1).dry),
     ("dry_penalty_last_n", "-1", lambda s: s.sampling(1).dry_penalty_last_n == -1),
     ("dry_sequence_breakers", '["\\n"]', lambda s: s.sampling(1).dry_sequence_breakers == ("\n",)),
     ("xtc_probability", "0.5", lambda s: s.sampling(1).excluding),
     ("dynatemp_range", "0.5", lambda s: s.sampling(1).dynatemp_range == 0.5),
-    ("draft_max", "64", lambda s: s.draft_max == 64),
-    ("length", "fixed:3", lambda s: s.length == "fixed:3"),
-    ("verify", "strict", lambda s: s.rule == Strict()),
-    ("confirm", "2", lambda s: s.confirm == 2),
+    ("draft_max", "64", lambda s: s.draft_max == 64), ("length", "fixed:3", lambda s: s.length == "fixed:3"),
+    ("verify", "strict", lambda s: s.rule == Strict()), ("confirm", "2", lambda s: s.confirm == 2),
 ])  # fmt: skip
 def test_changed(name, value, where):
     assert where(changed(ChatSettings(), name, value))
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("temperature", "nan"),
-    ("temperature", "-1"),
-    ("temperature", "inf"),
-    ("top_p", "0"),
-    ("top_k", "1.5"),
-    ("max_tokens", "0"),
-    ("max_tokens", "2147483648"),
-    ("seed", "-1"),
-    ("theta", "2"),
-    ("gap", "nan"),
-    ("length", "fixed:x"),
-    ("trim", "yes"),
-    ("verify", "lax"),
-    ("confirm", "17"),
-    ("stats", "many"),
-    ("draft_max", "65"),
-    ("dry_base", "0.5"),
-    ("dry_penalty_last_n", "-2"),
-    ("dry_sequence_breakers", "none"),
-    ("dry_sequence_breakers", "[1]"),
-    ("xtc_threshold", "2"),
-])  # fmt: skip
+WRONG = {
+    "temperature": ["nan", "-1", "inf"], "top_p": ["0"], "top_k": ["1.5"], "max_tokens": ["0", "2147483648"], "seed": ["-1"],
+    "theta": ["2"], "gap": ["nan"], "length": ["fixed:x"], "trim": ["yes"], "verify": ["lax"], "confirm": ["17"],
+    "stats": ["many"], "draft_max": ["65"], "dry_base": ["0.5"], "dry_penalty_last_n": ["-2"],
+    "dry_sequence_breakers": ["none", "[1]"], "xtc_threshold": ["2"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, each) for name in WRONG for each in WRONG[name]]
+)
 def test_values_out_of_range_are_refused(name, value):
     with pytest.raises(OptionError, match=f"^{name}: "):
         changed(ChatSettings(), name, value)

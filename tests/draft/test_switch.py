@@ -92,17 +92,23 @@ def test_a_trial_costs_little_however_much_was_saved(cost, tried):
     assert switch.on(0, -1.0, cost, 1e6) is tried
 
 
-@pytest.mark.parametrize(("ended", "goes_on"), [(0, False), (1, True), (None, False)])
-def test_a_trial_ends_after_six_rounds_that_lose_or_with_the_answer(ended, goes_on):
-    switch, uses = UseSwitch(), 0
+def test_a_trial_that_loses_ends_after_six_rounds():
+    switch = UseSwitch()
     switch.earn(4000.0)
-    assert switch.on(0, -0.5, 1.0, 400.0)
-    switch.begin(ended)
-    assert switch.on(0, -0.5, 1.0, 400.0) is goes_on
+    uses = 0
     while switch.on(0, -0.5, 0.0, 400.0):
         switch.used(-0.5)
         uses += 1
-    assert (5 <= uses <= 7) is goes_on
+    assert 5 <= uses <= 7
+
+
+def test_with_an_answer_s_end_all_trials_end():
+    for ended, goes_on in ((0, False), (1, True), (None, False)):
+        switch = UseSwitch()
+        switch.earn(4000.0)
+        assert switch.on(0, -0.5, 1.0, 400.0)
+        switch.begin(ended)
+        assert switch.on(0, -0.5, 1.0, 400.0) is goes_on
 
 
 @given(

@@ -10,19 +10,16 @@ def over(values, **how):
     return paired(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0), **how)
 
 
+def test_pairs_are_by_question_and_give_the_same_interval_again():
+    assert paired({1: 2.0, 2: 3.0, 9: 100.0}, {1: 1.0, 2: 2.0}) == Interval(1.0, 1.0, 1.0, 0.0)
+    assert over([0.1, -0.4, 0.9, 0.0]) == over([0.1, -0.4, 0.9, 0.0])
+
+
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=30))
 def test_interval_holds_its_mean_and_stays_inside_the_data(values):
     found = over(values, resamples=50)
     assert min(values) - 1e-9 <= found.low <= found.high <= max(values) + 1e-9
     assert found.mean == pytest.approx(sum(values) / len(values), abs=1e-9)
-
-
-def test_pairs_are_by_question():
-    assert paired({1: 2.0, 2: 3.0, 9: 100.0}, {1: 1.0, 2: 2.0}) == Interval(1.0, 1.0, 1.0, 0.0)
-
-
-def test_the_same_differences_give_the_same_interval():
-    assert over([0.1, -0.4, 0.9, 0.0]) == over([0.1, -0.4, 0.9, 0.0])
 
 
 def test_paired_yes_or_no_answers_by_the_binomial():
@@ -32,16 +29,13 @@ def test_paired_yes_or_no_answers_by_the_binomial():
     assert exact_pairs([(True, True)]) == 1.0
 
 
-def test_signed_ranks_of_a_textbook_sample():
-    """Ten differences, W- = 8, so z = (27.5 - 8 - 0.5) / sqrt(96.25) and p = 0.0528."""
-    differences = [-1, 2, 3, 4, 5, 6, -7, 8, 9, 10]
-    assert signed_ranks(differences) == pytest.approx(0.0528, abs=1e-4)
-    assert signed_ranks([0.0] * 20 + [1.0]) == 1.0
-
-
-def test_ties_share_their_ranks():
-    """Eight equal differences, one against: each has rank 4.5, W- = 4.5, z = 13 / sqrt(40.5)."""
-    assert signed_ranks([1.0] * 7 + [-1.0]) == pytest.approx(0.0411, abs=1e-4)
+@pytest.mark.parametrize(("differences", "p"), [
+    ([-1, 2, 3, 4, 5, 6, -7, 8, 9, 10], 0.0528), # W- = 8, so z = (27.5 - 8 - 0.5) / sqrt(96.25)
+    ([1.0] * 7 + [-1.0], 0.0411), # ties share their ranks: each has 4.5, W- = 4.5, z = 13 / sqrt(40.5)
+    ([0.0] * 20 + [1.0], 1.0),
+])  # fmt: skip
+def test_signed_ranks_of_textbook_samples(differences, p):
+    assert signed_ranks(differences) == pytest.approx(p, abs=1e-4)
 
 
 def test_a_larger_sample_shows_a_smaller_difference():

@@ -28,19 +28,15 @@ def test_strict_modes_of_one_model_agree(llm):
         assert answer(llm, text) == plain
 
 
-def test_a_mode_drafts_with_what_it_names_alone(llm):
-    answer(llm, "fixed:4+strict+nothing")
-    assert llm.last_speculation["drafted"] == 0
-    answer(llm, "fixed:4+strict+model")
-    assert llm.last_speculation["drafted"] > 0
-    answer(llm, "plain")
-    assert llm.last_speculation["drafted"] == 0
-
-
-def test_forget_empties_the_kv(llm):
-    answer(llm, "plain")
-    answer(llm, "strict")
-    assert llm.last_speculation["prompt_kept"] == 0
+def test_a_mode_drafts_with_what_it_names_alone_and_finds_an_empty_kv(llm):
+    for text, drafts in (
+        ("fixed:4+strict+nothing", False),
+        ("fixed:4+strict+model", True),
+        ("plain", False),
+    ):
+        answer(llm, text)
+        assert (llm.last_speculation["drafted"] > 0) is drafts
+        assert llm.last_speculation["prompt_kept"] == 0
 
 
 def test_what_is_not_loaded_is_said(llm):
@@ -48,24 +44,20 @@ def test_what_is_not_loaded_is_said(llm):
     assert lacks(llm, parse_mode("lookup+strict")) == ""
 
 
-def test_plain_does_not_speculate():
-    assert parse_mode("plain").speculation.enabled is False
+@pytest.mark.parametrize(("text", "rule", "exact", "speculates"), [
+    ("plain", Strict(), True, False),
+    ("strict", Strict(), True, True),
+    ("margin/gap=inf/theta=0.84/budget=8", Margin(0.84, math.inf, 8.0), False, True),
+])  # fmt: skip
+def test_a_mode_has_a_rule_and_is_exact_without_an_open_gate(text, rule, exact, speculates):
+    mode = parse_mode(text)
+    assert (mode.rule, mode.exact, mode.speculation.enabled) == (rule, exact, speculates)
 
 
 def test_parts_may_stand_in_any_order():
-    one, two = parse_mode("fixed:4+strict+model"), parse_mode("model+strict+fixed:4")
-    assert (one.rule, one.length, one.drafting) == (two.rule, two.length, two.drafting)
-    assert (one.rule, one.length, one.drafting) == (Strict(), "fixed:4", "model")
-
-
-def test_margin_takes_its_limits():
-    mode = parse_mode("margin/gap=inf/theta=0.84/budget=8")
-    assert mode.rule == Margin(0.84, math.inf, 8.0)
-
-
-@pytest.mark.parametrize(("text", "exact"), [("plain", True), ("strict", True), ("margin", False)])
-def test_exact_modes_are_those_without_an_open_gate(text, exact):
-    assert parse_mode(text).exact is exact
+    for text in ("fixed:4+strict+model", "model+strict+fixed:4"):
+        mode = parse_mode(text)
+        assert (mode.rule, mode.length, mode.drafting) == (Strict(), "fixed:4", "model")
 
 
 @pytest.mark.parametrize(

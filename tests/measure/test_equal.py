@@ -24,24 +24,17 @@ def parted(*tokens, who="strict", **more):
     return first_differences([plain, other])
 
 
-def test_equal_answers_have_no_difference():
+def test_equal_answers_have_no_difference_and_some_are_not_compared():
     assert parted([1, 2, 3], [4, 5]) == []
+    assert parted([7], exact=False) == parted([7], error="no") == []
 
 
 def test_the_first_difference_is_named_with_turn_and_place():
     (found,) = parted([1, 2, 3], [9, 5])
     assert (found.turn, found.place, found.plain, found.other) == (1, 0, 4, 9)
     assert "turn 2, token 1: 9, not 4" in str(found)
-
-
-def test_a_shorter_answer_is_a_difference():
-    (found,) = parted([1, 2])
-    assert (found.place, found.plain, found.other) == (2, 3, None)
-
-
-def test_inexact_modes_and_failed_runs_are_not_compared():
-    assert parted([7], exact=False) == []
-    assert parted([7], error="no") == []
+    (shorter,) = parted([1, 2])
+    assert (shorter.place, shorter.plain, shorter.other) == (2, 3, None)
 
 
 def test_what_rounding_makes_again_is_forgiven_and_nothing_else():
@@ -50,10 +43,7 @@ def test_what_rounding_makes_again_is_forgiven_and_nothing_else():
     for rounding in (False, None):
         with pytest.raises(UnequalOutputs, match="question 1, turn 1, token 2"):
             demand_equal([msgspec.structs.replace(found, gap=0.001, rounding=rounding)], set())
-
-
-def test_peers_are_reported_not_refused():
-    demand_equal(parted([1, 9], who="server", peer=True), {"server"})
+    demand_equal(parted([1, 9], who="server", peer=True), {"server"})  # peers are only reported
 
 
 def test_a_gap_is_of_the_run_that_differs(open_llama, tiny_ascii, monkeypatch):
@@ -81,10 +71,8 @@ def test_a_token_alone_after_truncation_is_the_least_near_tie(open_llama, tiny_a
     row = np.array([1.0, 9.0], dtype=np.float32)
     monkeypatch.setattr("measure.equal.row_after", lambda *_: row)
     hot = msgspec.structs.replace(SETUP, temperature=0.8)
-    records = [
-        msgspec.structs.replace(record(who, 1, turn([10 + i]), exact=True), setup=hot)
-        for i, who in enumerate(("plain", "strict"))
-    ]
+    records = [record(who, 1, turn([i]), exact=True) for who, i in (("plain", 10), ("strict", 11))]
+    records = [msgspec.structs.replace(one, setup=hot) for one in records]
     (found,) = equality(open_llama(tiny_ascii), records, [Question(1, "qa", ["abc"])])
     again = msgspec.json.decode(msgspec.json.encode(found), type=Difference)
     assert again.gap == "alone"
@@ -106,9 +94,8 @@ def test_forced_rows_choose_the_greedy_answer(open_llama, tiny_target):
     assert [int(row.argmax()) for row in rows] == answer
 
 
-QUESTIONS = [
-    Question(1, "qa", ["Write a long list of animals and where they live.", "And of trees?"])
-]
+ANIMALS = "Write a long list of animals and where they live."
+QUESTIONS = [Question(1, "qa", [ANIMALS, "And of trees?"])]
 
 
 SIZES = [10, pytest.param(48, marks=pytest.mark.slow)]

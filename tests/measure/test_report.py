@@ -15,11 +15,11 @@ def results_records():
     ]
 
 
-def results(title="Bench"):
+def results():
     found = [Difference("server", 1, 0, 2, 3, 4, 0.01)]
     return collect(
-        results_records(), found, title=title, command="pyspec bench", notes=["server is skipped"],
-    )  # fmt: skip
+        results_records(), found, title="Bench", command="pyspec bench", notes=["server is skipped"]
+    )
 
 
 def test_the_page_says_everything():
@@ -30,10 +30,9 @@ def test_the_page_says_everything():
 
 
 def test_own_ways_are_set_against_peers():
+    seconds = {"plain": 2.0, "strict": 1.0, "server": 4.0}
     records = [
-        record("plain", 1, turn([1, 2, 3], 2.0)),
-        record("strict", 1, turn([1, 2, 3], 1.0)),
-        record("server", 1, turn([1, 2, 3], 4.0), peer=True),
+        record(who, 1, turn([1, 2, 3], s), peer=who == "server") for who, s in seconds.items()
     ]
     text = page(collect(records, [], title="t", command="c"))
     assert "| plain | 2.00 |" in text
@@ -56,11 +55,10 @@ def test_only_the_first_differences_are_kept():
 
 
 def at(temperature, *, exact, found=0):
-    records = [
-        record(who, q, turn([1, 2, 3]), exact=exact) for who in ("plain", "strict") for q in (1, 2)
-    ]
-    for one in records:
-        one.setup = msgspec.structs.replace(one.setup, temperature=temperature)
+    setup = msgspec.structs.replace(SETUP, temperature=temperature)
+    asked = [(who, q) for who in ("plain", "strict") for q in (1, 2)]
+    records = [record(who, q, turn([1, 2, 3]), exact=exact) for who, q in asked]
+    records = [msgspec.structs.replace(one, setup=setup) for one in records]
     parted = [Difference("strict", q, 0, 2, 3, 4, 0.01, rounding=True) for q in range(found)]
     return page(collect(records, parted, title="t", command="c"))
 
@@ -85,10 +83,8 @@ def test_what_rounding_made_again_is_counted():
 
 def test_pictures_can_be_drawn_from_the_file(tmp_path):
     counts = {"rounds": 4, "accepted_by_position": [3, 1]}
-    records = [
-        record("plain", 1, turn([1, 2])),
-        *(record("strict", i, turn([1, 2], speculation=counts)) for i in (1, 2)),
-    ]
+    records = [record("strict", i, turn([1, 2], speculation=counts)) for i in (1, 2)]
+    records.append(record("plain", 1, turn([1, 2])))
     drawn = gather(records, {"target": [0.0, 1.23456]})
     assert drawn.taken == {"strict": (8, [6, 2])}
     assert drawn.curves == {"target": [0.0, 1.235]}
@@ -97,17 +93,12 @@ def test_pictures_can_be_drawn_from_the_file(tmp_path):
     assert pictures == {"speed-up.svg", "accepted-by-position.svg", "cost.svg"}
 
 
-@pytest.mark.parametrize(
-    ("layers", "devices", "says"),
-    [
-        (9, "NVIDIA H100 80GB", "1 threads, 9 layers on NVIDIA H100 80GB"),
-        (-1, "A + B", "1 threads, all layers on A + B"),
-        (9, "", "1 threads, 9 layers on a GPU"),  # records of earlier versions
-    ],
-)
+@pytest.mark.parametrize(("layers", "devices", "says"), [
+    (9, "NVIDIA H100 80GB", "1 threads, 9 layers on NVIDIA H100 80GB"),
+    (-1, "A + B", "1 threads, all layers on A + B"),
+    (9, "", "1 threads, 9 layers on a GPU"), # records of earlier versions
+])  # fmt: skip
 def test_the_page_names_the_device(layers, devices, says):
-    setup = msgspec.structs.replace(
-        SETUP, gpu_layers=layers, devices=devices, engine="tensor_split [3.0, 1.0]"
-    )
-    made = msgspec.structs.replace(results(), setup=setup)
+    placed = {"gpu_layers": layers, "devices": devices, "engine": "tensor_split [3.0, 1.0]"}
+    made = msgspec.structs.replace(results(), setup=msgspec.structs.replace(SETUP, **placed))
     assert f"{says}, tensor_split [3.0, 1.0]\n" in page(made)

@@ -28,17 +28,12 @@ def recorded(open_llama, tiny_target, tiny_draft, tiny_companion):
     return llm, answer, found
 
 
-def test_every_position_but_the_first_has_a_model_chain(recorded):
+def test_every_position_but_the_first_has_a_model_chain_up_to_the_end(recorded):
     """The first token does not wait for a draft, and the last has no room for one."""
     _, answer, found = recorded
-    assert [c.t for c in found.models.values()] == list(range(1, len(answer) - 1))
+    chains = [(c.t, c.n) for c in found.models.values()]
+    assert chains == [(t, min(KMAX, N - t - 1)) for t in range(1, N - 1)]
     assert found.length == len(answer) == N
-
-
-def test_chains_end_with_the_answer(recorded):
-    _, answer, found = recorded
-    for chain in found.models.values():
-        assert chain.n == min(KMAX, len(answer) - chain.t - 1)
 
 
 def test_features_are_there_and_in_their_ranges(recorded):
@@ -70,15 +65,10 @@ def test_recording_changes_nothing(recorded):
     assert llm.last_speculation["verified"] > 0
 
 
-def test_what_is_written_is_read_again(recorded, tmp_path):
-    _, _, found = recorded
+def test_what_is_written_is_read_again_and_other_content_refused(recorded, tmp_path):
     path = tmp_path / "rounds.gz"
-    save_rounds(path, [found])
-    assert load_rounds(path) == [found]
-
-
-def test_a_file_of_other_content_is_refused(tmp_path):
-    path = tmp_path / "rounds.gz"
+    save_rounds(path, [recorded[2]])
+    assert load_rounds(path) == [recorded[2]]
     for data in (b"", b"{}", b"PK\x03\x04", gzip.compress(b""), gzip.compress(b"\xc1")):
         path.write_bytes(data)
         with pytest.raises(InputError, match="was not written by"):
@@ -100,11 +90,8 @@ def answer(*chains):
 
 
 def test_acceptance_counts_only_what_was_observed():
-    assert by_position(answer(chain(1, 3, 3), chain(2, 3, 1), chain(3, 2, 0)), 4) == [
-        2 / 3,
-        0.5,
-        1.0,
-    ]
+    chains = chain(1, 3, 3), chain(2, 3, 1), chain(3, 2, 0)
+    assert by_position(answer(*chains), 4) == [2 / 3, 0.5, 1.0]
 
 
 @pytest.mark.parametrize(("matched", "likely"), [(4, True), (0, False)])

@@ -47,6 +47,10 @@ def test_tokens_are_joined_and_timed_by_the_servers_clock(server):
     assert turn.tokens == [1, 7, 8]
     assert (turn.decode_s, turn.finish) == (0.5, "stop")
     assert turn.speculation == {"rounds": 1, "verified": 4, "accepted": 2}
+    with pytest.raises(EngineError, match="400: too long"):
+        server.answer([9], 8, Options())
+    server.close()
+    assert server._process._process.poll() is not None
 
 
 def test_the_prompt_cache_is_used_between_turns_only(server):
@@ -55,13 +59,3 @@ def test_the_prompt_cache_is_used_between_turns_only(server):
     assert [server.answer([1], 8, Options()).tokens[0] for _ in range(2)] == [1, 0]
     server.forget()
     assert server.answer([1], 8, Options()).tokens[0] == 1
-
-
-def test_a_refusal_is_an_error_with_its_text(server):
-    with pytest.raises(EngineError, match="400: too long"):
-        server.answer([9], 8, Options())
-
-
-def test_close_ends_the_process(server):
-    server.close()
-    assert server._process._process.poll() is not None

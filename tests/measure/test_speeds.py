@@ -29,18 +29,15 @@ def test_a_category_is_the_sum_of_its_questions_and_the_spread_is_of_each():
 
 
 def test_failed_questions_are_left_out_on_both_sides():
-    records = [
-        record("plain", 1, turn(FIVE, 1.0)),
-        record("plain", 2, turn(FIVE, 7.0)),
-        record("fast", 1, turn(FIVE, 0.5)),
-        record("fast", 2, error="no"),
-    ]
+    done = [("plain", 1, 1.0), ("plain", 2, 7.0), ("fast", 1, 0.5)]
+    records = [record(who, q, turn(FIVE, s)) for who, q, s in done]
+    records.append(record("fast", 2, error="no"))
     assert summarise(records)[1].speeds[TOTAL].speed_up == 2.0
 
 
 def test_counts_come_from_the_answers_statistics():
-    block = {"rounds": 2, "verified": 4, "accepted": 3, "relaxed": 1,
-             "timings": {"total_ms": 50.0, "other_ms": 1.0}}  # fmt: skip
+    block = {"rounds": 2, "verified": 4, "accepted": 3, "relaxed": 1}
+    block["timings"] = {"total_ms": 50.0, "other_ms": 1.0}
     (summary,) = summarise([record("margin", 1, turn(FIVE, speculation=block))])
     assert (summary.acceptance, summary.mean_length, summary.relaxed) == (0.75, 2.5, 0.2)
     assert summary.other == 0.02
