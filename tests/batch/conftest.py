@@ -31,18 +31,14 @@ def read(monkeypatch):
 @pytest.fixture
 def open_batch(tiny_target):
     """Makes a `Batch` of the tiny target; nothing drafts and 2 answers go on at once unless said otherwise."""
+    usual = {"draft": "none", "companion": "none", "length": "fixed:4", "n_ctx": 256, "parallel": 2}
+    usual |= {"n_threads": 1, "n_threads_batch": 1}
     opened = []
 
     def open_(path=None, max_tokens=24, **options):
         settings = options.pop("settings", Settings(max_tokens=max_tokens, raw=True))
-        defaults = {
-            "draft": "none", "companion": "none", "length": "fixed:4", "n_ctx": 256, "parallel": 2,
-        }  # fmt: skip
-        threads = {"n_threads": 1, "n_threads_batch": 1}
         words = {k: str(v) if isinstance(v, Path) else v for k, v in options.items()}
-        opened.append(
-            Batch(str(path or tiny_target), settings=settings, **{**defaults, **threads, **words})
-        )
+        opened.append(Batch(str(path or tiny_target), settings=settings, **{**usual, **words}))
         return opened[-1]
 
     yield open_
@@ -55,14 +51,12 @@ def submit():
     """Queues records or prompts in a batch; returns their answers. hear: gives each its listener, by number."""
 
     def submit_(batch, asked, hear=lambda _: None):
-        records = [
-            Record(id=str(i), prompt=each) if isinstance(each, str) else each
-            for i, each in enumerate(asked)
-        ]
-        answers = [batch.maker.answer(i, record) for i, record in enumerate(records)]
-        for i, answer in enumerate(answers):
-            answer.listener = hear(i)
-            batch.submit(answer)
+        answers = []
+        for i, each in enumerate(asked):
+            record = Record(id=str(i), prompt=each) if isinstance(each, str) else each
+            answers.append(batch.maker.answer(i, record))
+            answers[-1].listener = hear(i)
+            batch.submit(answers[-1])
         return answers
 
     return submit_
@@ -71,9 +65,11 @@ def submit():
 @pytest.fixture
 def work(monkeypatch):
     """What goes into each decode, as (sequence, prompt tokens, drafted tokens)."""
-    decodes = []
-    verify = Engine.verify
-    monkeypatch.setattr(
-        Engine, "verify", lambda self, work: (decodes.append(list(work)), verify(self, work))[1]
-    )
+    decodes, verify = [], Engine.verify
+
+    def noted(self, work):
+        decodes.append(list(work))
+        verify(self, work)
+
+    monkeypatch.setattr(Engine, "verify", noted)
     return decodes

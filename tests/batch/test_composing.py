@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.engine.composing import (
-    GAP_MS,
-    SCORED_CHUNK,
-    Composer,
-    PrefillTime,
-    score_chunk,
-    share_rows,
-)
+from pyspec.engine import composing
+from pyspec.engine.composing import GAP_MS, Composer, PrefillTime, share_rows
 from pyspec.requests.records import COMPLETION, Record
 
 
@@ -22,17 +16,11 @@ def composer(
     row_ms=1.0, *, answers=2, reading=1, each=256, interactive=True, exact=False, gap=100.0
 ):
     """One for some answers that run and some prompts of 5,000 tokens; a row of either takes so many ms, as is assumed."""
-    missing = [0] * answers + [5000] * reading
-    active = {
-        seq: SimpleNamespace(run=SimpleNamespace(missing=n), ready=True, scored=None, masks=None)
-        for seq, n in enumerate(missing)
-    }
-    contexts = SimpleNamespace(
-        layout=SimpleNamespace(each=each),
-        n_slots=16,
-        n_batch=512,
-        fill_rows=lambda n: 128 if n else 512,
-    )
+    runs = [SimpleNamespace(missing=n) for n in [0] * answers + [5000] * reading]
+    usual = {"ready": True, "scored": None, "masks": None}
+    active = {seq: SimpleNamespace(run=run, **usual) for seq, run in enumerate(runs)}
+    sizes = {"n_slots": 16, "n_batch": 512, "fill_rows": lambda n: 128 if n else 512}
+    contexts = SimpleNamespace(layout=SimpleNamespace(each=each), **sizes)
     curve = SimpleNamespace(target=SimpleNamespace(table=lambda: [row_ms * n for n in range(65)]))
     return Composer(contexts, active, curve, interactive=interactive, exact=exact, gap=gap)
 
@@ -41,12 +29,13 @@ def rows(made):
     return sum(n for _, n in made.next()[1])
 
 
-def test_prompts_get_what_answers_leave_of_the_gap():
-    assert rows(composer()) == 98
-    assert rows(composer(gap=50.0)) == 48
-    assert rows(composer(answers=0)) == 512
-    assert rows(composer(0.1)) == 128
-    assert rows(composer(interactive=False)) == 128
+@pytest.mark.parametrize(("how", "n"), [
+    ({}, 98), ({"gap": 50.0}, 48), ({"answers": 0}, 512), ({"row_ms": 0.1}, 128), ({"interactive": False}, 128),
+    # slow answers may wait longer unless somebody says how long
+    ({"row_ms": 10.0, "gap": None}, (GAP_MS - 20.0) / 10.0), ({"row_ms": 100.0, "gap": None}, 600.0 / 100.0),
+])  # fmt: skip
+def test_prompts_get_what_answers_leave_of_the_gap(how, n):
+    assert rows(composer(**how)) == n
 
 
 def test_prompts_get_half_of_the_time_in_any_case():
@@ -57,11 +46,7 @@ def test_prompts_get_half_of_the_time_in_any_case():
         made.took(n, 2, 300.0 + 4.0 * n)
     assert rows(made) == 75
     assert made.chunk_size(8) == 8
-
-
-def test_slow_answers_may_wait_longer_unless_somebody_says_how_long():
-    for row_ms, wanted in ((10.0, (GAP_MS - 20.0) / 10.0), (100.0, 600.0 / 100.0)):
-        assert rows(composer(row_ms, gap=None)) == wanted
+    assert composer(200.0, exact=True).chunk_size(64) == 64  # exact texts depend on no time
 
 
 def test_no_piece_is_read_that_a_larger_one_takes_less_time_than():
@@ -85,19 +70,11 @@ def test_few_rows_beside_many_answers_tell_nothing():
     assert time.best(14, 500, 4.0, 5.0) == 1
 
 
-def test_a_larger_piece_is_tried_where_it_may_be_cheaper():
-    time = PrefillTime()
-    time.learn(2, 40, 80.0)
-    assert time.best(2, 512, 110.0, 1.0) == 55
-    assert time.best(2, 512, 120.0, 1.0) == 66
-
-
 def test_prompts_of_streams_are_read_in_turn_where_people_wait():
     """Each that had begun would have a row in every decode, which costs as much as an answer's."""
     assert composer().admission_waits
-    assert not composer(reading=0).admission_waits
-    assert not composer(interactive=False).admission_waits
-    assert not composer(each=0).admission_waits
+    for other in ({"reading": 0}, {"interactive": False}, {"each": 0}):
+        assert not composer(**other).admission_waits
 
 
 def test_what_a_row_costs_is_learned():
@@ -112,13 +89,14 @@ def test_what_a_row_costs_is_learned():
     assert rows(made) == before
 
 
-@pytest.mark.parametrize(
-    ("ms", "within", "n"), [(400.0, 400.0, 61), (130.0, 100.0, 61), (120.0, 100.0, 83)]
-)
-def test_a_decode_in_which_rows_cost_more_is_not_made(ms, within, n):
+@pytest.mark.parametrize(("known", "within", "n"), [
+    ({50: 50.0, 100: 400.0}, 400.0, 61), ({50: 50.0, 100: 130.0}, 100.0, 61), ({50: 50.0, 100: 120.0}, 100.0, 83),
+    ({40: 80.0}, 110.0, 55), ({40: 80.0}, 120.0, 66), # a larger piece is tried where it may be cheaper
+])  # fmt: skip
+def test_a_decode_in_which_rows_cost_more_is_not_made(known, within, n):
     time = PrefillTime()
-    time.learn(2, 50, 50.0)
-    time.learn(2, 100, ms)
+    for rows, ms in known.items():
+        time.learn(2, rows, ms)
     assert time.best(2, 512, within, 1.0) == n
 
 
@@ -133,13 +111,9 @@ def test_pieces_come_to_the_gap(row_ms):
     assert n == 128 or 0.7 * GAP_MS < ms < 1.05 * GAP_MS
 
 
-def test_exact_texts_depend_on_no_time():
-    assert composer(200.0, exact=True).chunk_size(64) == 64
-
-
 def test_a_prompt_that_is_scored_comes_in_such_pieces_too(open_batch, monkeypatch):
     """Its rows are read in decodes of their own, for which answers wait as well."""
-    pieces = []
+    pieces, score_chunk = [], composing.score_chunk
 
     def noted(engine, answer, most):
         before = len(answer.scored)
@@ -159,7 +133,7 @@ def test_a_prompt_that_is_scored_comes_in_such_pieces_too(open_batch, monkeypatc
     for job in (running, scored):
         batch.submit(job)
     assert [result.error for result in batch.stream()] == [None, None]
-    assert pieces[0] == SCORED_CHUNK  # nothing had begun
+    assert pieces[0] == composing.SCORED_CHUNK  # nothing had begun
     assert (max(pieces[1:]), sum(pieces)) == (20, len(scored.tokens) - 1)
 
 

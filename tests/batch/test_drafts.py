@@ -36,12 +36,11 @@ def other(tmp_path):
 @pytest.fixture
 def drafted(monkeypatch):
     """How many sequences the draft model drafted for, by call."""
-    calls = []
-    draft = Engine.draft
+    calls, draft = [], Engine.draft
 
-    def counted(self, seqs, limits, keep_rows=False):
+    def counted(self, seqs, *how, **more):
         calls.append(len(seqs))
-        draft(self, seqs, limits, keep_rows)
+        draft(self, seqs, *how, **more)
 
     monkeypatch.setattr(Engine, "draft", counted)
     return calls
@@ -109,9 +108,7 @@ def hybrid(tmp_path):
 
 
 AGAIN = [
-    Record(id=f"{i}-{turn}", prompt=chr(97 + i) * 3, max_tokens=30)
-    for turn in (1, 2)
-    for i in range(4)
+    Record(id=f"{i}-{n}", prompt=chr(97 + i) * 3, max_tokens=30) for n in (1, 2) for i in range(4)
 ]
 """Texts that lookup knows the second time."""
 
@@ -144,30 +141,27 @@ def test_a_head_drafts_for_many(open_batch, tmp_path):
 
 
 @pytest.mark.parametrize(("share", "kept"), [(1.0, 0), (4.0 * 16, 1), (4.0 * 16 * 100, SNAPSHOTS)])
-def test_states_are_kept_as_far_as_memory_goes(hybrid, monkeypatch, share, kept):
+def test_states_are_kept_as_far_as_memory_goes(hybrid, tiny_target, monkeypatch, share, kept):
     facts = facts_of(hybrid)
     monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: int(share * facts.state) + 1)
     assert states_for(hybrid, 16, 0, ()) == kept
+    assert (
+        states_for(tiny_target, 64, 0, ()) == SNAPSHOTS
+    )  # a model without states needs no memory for them
     models = Models(str(hybrid), "auto", "none", at_once=16, n_threads=1)
     drafts = models.parts.drafter is not None
     models.close()
     assert drafts == (kept > 0)
 
 
-def test_a_model_without_states_needs_no_memory_for_them(tiny_target, monkeypatch):
-    monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: 1)
-    assert states_for(tiny_target, 64, 0, ()) == SNAPSHOTS
-
-
-def test_a_found_model_that_cannot_draft_is_left_out(open_batch, other, monkeypatch, caplog):
+def test_a_found_model_that_cannot_draft_is_left_out_and_a_named_one_refused(
+    open_batch, other, monkeypatch, caplog
+):
     find(monkeypatch, other)
     batch = open_batch(draft="auto")
     texts(batch, ALONE)
     assert "not used as drafts for this model: other.gguf (" in caplog.text
     assert batch.facts["draft"] == "lookup"
-
-
-def test_a_named_model_of_another_vocabulary_is_refused(open_batch, other):
     with pytest.raises(DraftMismatch, match="other"):
         texts(open_batch(draft=other, **EXACT), ALONE)
 
@@ -195,9 +189,9 @@ def test_a_record_says_how_it_speculates(open_batch, tiny_ascii):
         "loose": {"verify": "margin", "gap": 9, "theta": 0},
         "own": {},
     }
+    usual = {"prompt": "ab" * 8, "max_tokens": 30}
     records = [
-        Record(id=name, prompt="ab" * 8, max_tokens=30, speculation=SpeculationBody(**how))
-        for name, how in asked.items()
+        Record(id=name, speculation=SpeculationBody(**how), **usual) for name, how in asked.items()
     ]
     batch = open_batch(tiny_ascii, draft="lookup", parallel=4)
     told = {result.id: result.speculation for result in batch.run(records)}

@@ -13,26 +13,27 @@ F32 = 0
 
 
 def test_types_and_batches_are_those_asked_for(open_batch, tiny_draft):
-    batch = open_batch(
-        draft=tiny_draft, type_k=F32, type_v=F32, draft_type_k=F32, n_batch=700, n_ubatch=100,
-        rope_freq_base=5000.0,
-    )  # fmt: skip
+    asked = {
+        "type_k": F32,
+        "type_v": F32,
+        "n_batch": 700,
+        "n_ubatch": 100,
+        "rope_freq_base": 5000.0,
+    }
+    batch = open_batch(draft=tiny_draft, draft_type_k=F32, **asked)
     assert [result.error for result in batch.run(["ab", "cd"])] == [None] * 2
-    params = batch.target.context_params
-    assert (params.type_k, params.type_v, params.n_batch, params.n_ubatch) == (F32, F32, 700, 100)
-    assert params.rope_freq_base == 5000.0
+    assert {name: getattr(batch.target.context_params, name) for name in asked} == asked
     assert batch.stats()["drafted"] > 0
+    with pytest.raises(OptionError, match="draft_type_k"):
+        open_batch(draft_type_k=10**6)
 
 
-def test_larger_cells_leave_room_for_fewer_sequences(open_batch):
+def test_larger_cells_and_a_draft_take_memory(open_batch, tiny_draft):
     plain, large = open_batch(), open_batch(type_k=F32, type_v=F32)
-    assert memory_for(large.target, 4096) == memory_for(plain.target, 4096) // 2
-
-
-def test_a_draft_takes_memory_of_its_own(open_batch, tiny_draft):
-    plain, drafting = open_batch(), open_batch(draft=tiny_draft)
-    beside = drafting._models.beside(SideOptions())
     alone = memory_for(plain.target, 4096)
+    assert memory_for(large.target, 4096) == alone // 2
+    drafting = open_batch(draft=tiny_draft)
+    beside = drafting._models.beside(SideOptions())
     assert memory_for(drafting.target, 4096, beside) == alone // 2
     assert drafting._models.beside(SideOptions(type_k=F32, type_v=F32)) == 2 * beside
     assert plain._models.beside(SideOptions()) == 0.0
@@ -64,27 +65,17 @@ def refuse_from(monkeypatch, most):
     return asked
 
 
-@pytest.mark.parametrize("draft", ["none", "tiny_draft"])
+@pytest.mark.parametrize("drafts", [False, True])
 def test_contexts_that_memory_does_not_hold_are_halved(
-    open_batch, worth_16, monkeypatch, request, draft
+    open_batch, worth_16, monkeypatch, tiny_draft, drafts
 ):
-    path = draft if draft == "none" else request.getfixturevalue(draft)
-    batch = open_batch(parallel=None, draft=path)
+    batch = open_batch(parallel=None, draft=tiny_draft if drafts else "none")
     asked = refuse_from(monkeypatch, 4)
     assert [result.error for result in batch.run(["ab"] * 20)] == [None] * 20
     assert (batch.parallel, asked[:3]) == (4, [16, 8, 4])
-
-
-def test_a_number_that_was_asked_for_is_kept(open_batch, monkeypatch):
-    batch = open_batch(parallel=16)
-    refuse_from(monkeypatch, 4)
+    batch = open_batch(parallel=16)  # a number that was asked for is kept
     with pytest.raises(NoMemory, match="--parallel"):
         [*batch.run(["ab"] * 20)]
-
-
-def test_types_that_cannot_be_are_refused(open_batch):
-    with pytest.raises(OptionError, match="draft_type_k"):
-        open_batch(draft_type_k=10**6)
 
 
 def test_options_that_change_texts_are_part_of_the_identity(open_batch):

@@ -7,21 +7,17 @@ from pyspec.errors import OptionError
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.options import Sampling
 
-PROMPTS = [
-    f"Write a line about {thing}." for thing in ("rain", "iron", "a fox", "tea", "the moon", "salt")
-]
+THINGS = ("rain", "iron", "a fox", "tea", "the moon", "salt")
+PROMPTS = [f"Write a line about {thing}." for thing in THINGS]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(("n", "most"), [(3, 8), pytest.param(6, 20, marks=pytest.mark.slow)])
 def test_text_does_not_depend_on_what_runs_beside_it(smollm2, temperature, n, most):
     records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(PROMPTS[:n])]
-    sampling = Sampling(temperature=temperature, seed=1)
-    settings = Settings(sampling, max_tokens=most, raw=True)
-    options = {
-        "n_ctx": 256, "parallel": n // 2 + 1, "n_threads": 1, "n_threads_batch": 1, "exact": True,
-    }  # fmt: skip
-    with Batch(smollm2, settings=settings, **options) as batch:
+    settings = Settings(Sampling(temperature=temperature, seed=1), max_tokens=most, raw=True)
+    options = {"n_ctx": 256, "parallel": n // 2 + 1, "n_threads": 1, "n_threads_batch": 1}
+    with Batch(smollm2, settings=settings, exact=True, **options) as batch:
         whole = {result.id: result.text for result in batch.run(records)}
         for left in (records[::-1], records[n // 2 + 1 :] + records[1:2], records[-1:]):
             for result in batch.run(left):

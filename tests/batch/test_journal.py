@@ -44,6 +44,7 @@ def test_finished_records_are_there_again(path):
     assert sorted(journal.places) == [key(i) for i in range(3)]
     assert [journal.read(key(i)).text for i in range(3)] == ["text 0\n", "text 1\n", "text 2\n"]
     journal.close()
+    assert path.stat().st_mode & 0o777 == 0o600  # prompts and answers are nobody else's business
 
 
 def test_every_cut_is_recovered(path, written):
@@ -67,10 +68,9 @@ def test_zeros_after_a_power_cut_are_cut_off(path, written):
 
 
 def test_failed_records_are_counted(path):
+    failed = {"error": Failure("InputError", "bad"), "prompt_sha256": ""}
     journal = Journal(path, RUN)
-    journal.append(
-        RecordResult(index=0, id="r", prompt_sha256="", error=Failure("InputError", "bad"))
-    )
+    journal.append(RecordResult(index=0, id="r", **failed))
     journal.close()
     journal = Journal(path, RUN)
     assert ({*journal.places}, journal.failed) == ({("r", "")}, {("r", "")})
@@ -92,11 +92,12 @@ def test_foreign_file_is_refused_and_kept(path, data):
     assert path.read_bytes() == data
 
 
-def test_link_is_not_followed(path, tmp_path):
+def test_link_is_not_followed_and_a_folder_must_be_one(path, tmp_path):
     (tmp_path / "precious").write_text("")
     path.symlink_to(tmp_path / "precious")
-    with pytest.raises(BatchWriteError):
-        Journal(path, RUN)
+    for wrong, said in ((path, ""), (tmp_path / "precious" / "out.journal", "cannot be written")):
+        with pytest.raises(BatchWriteError, match=said):
+            Journal(wrong, RUN)
     assert (tmp_path / "precious").read_text() == ""
 
 
@@ -107,12 +108,6 @@ def test_second_writer_is_refused(path):
     journal.close()
     with start(begin=lambda _words: Journal(path, RUN)) as third:
         assert third.wait() == 0
-
-
-@pytest.mark.usefixtures("written")
-def test_private(path):
-    """Prompts and answers are nobody else's business."""
-    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.fixture
@@ -169,9 +164,3 @@ def test_records_are_flushed_once_a_second(path, monkeypatch):
         journal.append(result(i))
     journal.close()
     assert flushed == [1.2, 2.4]
-
-
-def test_folder_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BatchWriteError, match="cannot be written"):
-        Journal(tmp_path / "file" / "out.journal", RUN)

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from helpers.fake_batch import Fake
 
 from pyspec.batch.output import matched
 from pyspec.errors import ResumeMismatch
@@ -23,15 +22,8 @@ def files(tmp_path):
 @pytest.fixture
 def again(go):
     def again_(out, **options):
-        asked = []
-
-        class Noting(Fake):
-            def run_indexed(self, records):
-                asked.extend(record.prompt for _, record in records)
-                yield from super().run_indexed(records)
-
-        _, summary = go(["in"], out, fake=Noting(), **options)
-        return sorted(asked, key=str), summary
+        fake, summary = go(["in"], out, **options)
+        return sorted(fake.prompts, key=str), summary
 
     return again_
 
@@ -42,38 +34,33 @@ def read(path):
 
 
 @pytest.mark.parametrize("out", OUTS)
-@pytest.mark.parametrize("retry", [False, True])
-def test_a_file_is_converted(again, files, out, retry):
+@pytest.mark.parametrize("how", [{}, {"retry_failed": True}, {"errors": "replace"}])
+def test_a_file_is_converted_or_its_bad_bytes_replaced(again, files, out, how):
     again(out)
-    (files / "07.txt").write_text("café\nb7\n")
-    asked, summary = again(out, retry_failed=retry)
-    assert (asked, summary.kept, summary.failed) == (["café"], 39, 0)
-
-
-@pytest.mark.parametrize("out", OUTS)
-def test_bad_bytes_are_replaced(again, files, out):
-    again(out)
-    asked, summary = again(out, errors="replace")
-    assert (asked, summary.failed) == (["caf\ufffd"], 0)
+    if "errors" not in how:
+        (files / "07.txt").write_text("café\nb7\n")
+    asked, summary = again(out, **how)
+    assert asked == ["caf\ufffd" if "errors" in how else "café"]
+    assert (summary.kept, summary.failed) == (39, 0)
 
 
 CHANGES = {
-    "a file more": (lambda folder: (folder / "20.txt").write_text("c\n"), ["c"]),
-    "a line more": (lambda folder: (folder / "03.txt").write_text("a3\nb3\nc\n"), ["c"]),
-    "a line between": (lambda folder: (folder / "03.txt").write_text("a3\nc\nb3\n"), ["c"]),
-    "a line above": (lambda folder: (folder / "00.txt").write_text("c\na0\nb0\n"), ["c"]),
-    "a changed line": (lambda folder: (folder / "03.txt").write_text("a3\nc\n"), ["c"]),
-    "another name": (lambda folder: (folder / "03.txt").rename(folder / "z.txt"), []),
-    "a line that is bad": (lambda folder: (folder / "03.txt").write_text("a3\nbad\n"), ["bad"]),
+    "a file more": ("20.txt", "c\n", ["c"]),
+    "a line more": ("03.txt", "a3\nb3\nc\n", ["c"]),
+    "a line between": ("03.txt", "a3\nc\nb3\n", ["c"]),
+    "a line above": ("00.txt", "c\na0\nb0\n", ["c"]),
+    "a changed line": ("03.txt", "a3\nc\n", ["c"]),
+    "another name": ("03.txt", None, []),
+    "a line that is bad": ("03.txt", "a3\nbad\n", ["bad"]),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("out", OUTS)
 def test_only_what_changed_is_asked(again, go, files, tmp_path, out, change):
-    make, expected = CHANGES[change]
+    name, text, expected = CHANGES[change]
     again(out)
-    make(files)
+    (files / name).rename(files / "z.txt") if text is None else (files / name).write_text(text)
     assert again(out)[0] == expected
     go(["in"], f"fresh-{out}")
     fresh = read(tmp_path / f"fresh-{out}")

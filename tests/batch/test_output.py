@@ -45,22 +45,18 @@ def test_output_is_in_the_order_of_the_inputs(go, lines, tmp_path, read):
 
 
 @pytest.mark.parametrize(("stop_after", "answered"), [(1, 1), (3, 2), (5, 4)])
-def test_interrupted_run_goes_on(go, lines, tmp_path, stop_after, answered):
+def test_interrupted_run_goes_on_and_a_finished_one_is_not_run_again(
+    go, lines, tmp_path, stop_after, answered
+):
     go([lines], "whole.jsonl")
     with pytest.raises(KeyboardInterrupt):
         go([lines], "out.jsonl", stop_after=stop_after)
     assert not (tmp_path / "out.jsonl").exists()
     fake, summary = go([lines], "out.jsonl")
     assert (len(fake.asked), summary.kept) == (5 - stop_after, answered)
-    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-
-
-def test_finished_run_is_not_run_again(go, lines, tmp_path):
-    go([lines], "out.jsonl")
-    before = (tmp_path / "out.jsonl").read_bytes()
     fake, summary = go([lines], "out.jsonl")
     assert (fake.asked, summary.kept, summary.failed, summary.left) == ([], 4, 1, 0)
-    assert (tmp_path / "out.jsonl").read_bytes() == before
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("change", ["input", "model", "foreign"])
@@ -100,14 +96,14 @@ def test_two_inputs_of_one_name_are_refused(go, tmp_path):
 
 @pytest.mark.parametrize("out", ["in.txt", "link.jsonl", "pipe.jsonl", "in/"])
 def test_odd_outputs_are_refused(go, lines, tmp_path, out):
-    if out.startswith("link"):
-        (tmp_path / out).symlink_to(tmp_path / "elsewhere")
-    if out.startswith("pipe"):
-        os.mkfifo(tmp_path / out)
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.txt").write_text("x\n")
     with pytest.raises(InputError):
         go(["in"] if out == "in/" else [lines], out)
+    with pytest.raises(InputError, match="stdout"):  # it would be a file named `-`
+        open_output("-", (), Reading("line"), overwrite=False)
     assert (tmp_path / "in.txt").read_text() == "a\nb\nbad\nd\n\ne\n"
     assert not (tmp_path / "elsewhere").exists()
 
@@ -300,12 +296,6 @@ def test_what_differs_is_named():
     assert changed_settings(was, now) == said
 
 
-def test_stdout_is_no_output():
-    """It would be a file named `-`."""
-    with pytest.raises(InputError, match="stdout"):
-        open_output("-", (), Reading("line"), overwrite=False)
-
-
 TURNS = [{"role": "user", "content": "a"}]
 SHOWN = {"prompts": True}
 
@@ -318,17 +308,12 @@ def two(tmp_path):
 
 
 def test_prompts_stand_in_the_lines(go, two, tmp_path):
-    """Where they could be read."""
+    """Where they could be read; such a file is known again."""
     go(two, "out.jsonl", lines=SHOWN)
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line.get("prompt") for line in found] == ["abc", None]
     assert found[0]["text"] == "ABC"
-
-
-def test_a_finished_file_with_prompts_is_known_again(go, two):
-    go(two, "out.jsonl", lines=SHOWN)
-    fake, _ = go(two, "out.jsonl", lines=SHOWN)
-    assert fake.asked == []
+    assert go(two, "out.jsonl", lines=SHOWN)[0].asked == []
 
 
 def test_prompts_are_added_to_a_finished_file(go, two, tmp_path):

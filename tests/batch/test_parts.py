@@ -15,19 +15,14 @@ SAID = "<think>Hm.</think>Yes."
 def test_reasoning_is_beside_the_text(open_batch, tmp_path):
     """The text has none of it; the record's line has it in a field, and only where there is some."""
     batch = open_batch(scripted.write(tmp_path, "<think>"), 60, settings=Settings(max_tokens=60))
-    records = [
-        Record(id="a", prompt="x", grammar=scripted.script(SAID)),
-        Record(id="b", prompt="x", grammar=scripted.script(SAID), max_tokens=8),
-        Record(
-            id="c", prompt="x", grammar=scripted.script("Yes."), logit_bias=scripted.leaning("Y")
-        ),
-    ]
-    found = {result.id: result for result in batch.run(records)}
+    plain = {"grammar": scripted.script("Yes."), "logit_bias": scripted.leaning("Y")}
+    asked = {"a": says(SAID), "b": {**says(SAID), "max_tokens": 8}, "c": plain}
+    found = {
+        r.id: r for r in batch.run([Record(id=k, prompt="x", **how) for k, how in asked.items()])
+    }
     assert [(r.reasoning, r.text, r.reasoning_cut) for _, r in sorted(found.items())] == [
-        ("Hm.", "Yes.", False),
-        ("H", "", True),
-        ("", "Yes.", False),
-    ]
+        ("Hm.", "Yes.", False), ("H", "", True), ("", "Yes.", False),
+    ]  # fmt: skip
     lines = {key: json.loads(output_line(result, "run")) for key, result in found.items()}
     assert (lines["a"]["text"], lines["a"]["reasoning"]) == ("Yes.", "Hm.")
     assert lines["b"]["reasoning_cut"]
@@ -35,25 +30,21 @@ def test_reasoning_is_beside_the_text(open_batch, tmp_path):
     form = json.loads(output_line(found["a"], "run", "chat"))
     message = form["response"]["body"]["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"]) == ("Yes.", "Hm.")
-
-
-def test_raw_prompts_are_not_taken_apart(open_batch, tmp_path):
-    batch = open_batch(scripted.write(tmp_path, "<think>"))
-    (result,) = batch.run(
-        [Record(id="a", prompt="x", grammar=scripted.script(SAID), max_tokens=60)]
-    )
+    raw = open_batch(scripted.write(tmp_path, "<think>"))  # its prompts are not taken apart
+    (result,) = raw.run([Record(id="a", prompt="x", max_tokens=60, **says(SAID))])
     assert (result.text, result.reasoning) == (SAID, "")
 
 
+def says(text):
+    return {"grammar": scripted.script(text)}
+
+
 def test_json_mode_beside_tools(open_batch, tmp_path):
-    batch = open_batch(
-        scripted.write(tmp_path, "<think>", "<tool_call>"),
-        n_ctx=1024,
-        settings=Settings(max_tokens=200),
-    )
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    path = scripted.write(tmp_path, "<think>", "<tool_call>")
+    batch = open_batch(path, n_ctx=1024, settings=Settings(max_tokens=200))
     asked = {
-        "messages": [{"role": "user", "content": "x"}], "tools": [tool], "response_format": {"type": "json_object"},
+        "messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"},
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
         "logit_bias": {**scripted.leaning("{"), **scripted.leaning("}")},
     }  # fmt: skip
     (result,) = batch.run(decoded(ChatBody, json.dumps(asked).encode()).records("a"))

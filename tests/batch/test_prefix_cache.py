@@ -26,15 +26,13 @@ def texts(batch, words=WORDS):
 def test_a_shared_beginning_is_read_by_the_first_process_alone(
     open_batch, tmp_path, read, interactive, parallel, draft
 ):
-    options = {
-        "interactive": interactive, "parallel": parallel, "draft": draft, "prompt_cache": tmp_path / "kept", **EXACT,
-    }  # fmt: skip
-    first = open_batch(**options)
+    options = {"interactive": interactive, "parallel": parallel, "draft": draft, **EXACT}
+    first = open_batch(prompt_cache=tmp_path / "kept", **options)
     wanted = texts(first)
     first.close()
     once = sum(read)
     read.clear()
-    batch = open_batch(**options)
+    batch = open_batch(prompt_cache=tmp_path / "kept", **options)
     assert texts(batch) == wanted
     assert sum(read) <= once - len(batch.target.tokenize(SHARED.encode())) + 4
 
@@ -86,12 +84,11 @@ def test_what_a_sequence_holds_is_not_read_again_however_short(open_batch, read,
     assert sum(read) <= len(own[1]) - alike + answered
 
 
-@given(
-    text=st.lists(st.integers(0, 3), max_size=40),
-    prompt=st.lists(st.integers(0, 3), min_size=1, max_size=40),
-    public=st.lists(st.integers(0, 3), max_size=10),
-    each=st.sampled_from([0, 512, 1 << 17]),
-)
+def ids(most, least=0):
+    return st.lists(st.integers(0, 3), min_size=least, max_size=most)
+
+
+@given(ids(40), ids(40, 1), ids(10), st.sampled_from([0, 512, 1 << 17]))
 def test_of_anothers_text_only_what_is_public_is_taken(text, prompt, public, each):
     """However short the rest is: how soon an answer comes would tell what the other one said."""
     kept = PrefixCache(Mock(held=lambda *_: len(text)), 1, each, lambda: public)

@@ -31,15 +31,15 @@ def jsonl(*lines, **reading):
     return list(read_records(io.BytesIO(data), "in", "jsonl", Reading(**reading)))
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"a\nb\n", ["a", "b"]), (b"a\r\nb\r\n", ["a", "b"]), (b"a\nb", ["a", "b"]), (b"\xef\xbb\xbfa\n", ["a"]),
-        (b"a\0b\n", ["a\0b"]), (b"\xc3\xa9\xe2\x82\xac\n", ["é€"]), (b"a\n\xff\nb", ["a", "InputEncoding", "b"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("data", "expected"), [
+    (b"a\nb\n", ["a", "b"]), (b"a\r\nb\r\n", ["a", "b"]), (b"a\nb", ["a", "b"]), (b"\xef\xbb\xbfa\n", ["a"]),
+    (b"a\0b\n", ["a\0b"]), (b"\xc3\xa9\xe2\x82\xac\n", ["é€"]), (b"a\n\xff\nb", ["a", "InputEncoding", "b"]),
+])  # fmt: skip
 def test_lines(data, expected):
     assert texts(data) == expected
+    assert texts(data, errors="replace") == [
+        each.replace("InputEncoding", "\ufffd") for each in expected
+    ]
 
 
 def test_paragraphs_end_at_blank_lines():
@@ -57,12 +57,9 @@ def test_an_input_of_nothing_is_a_record_that_fails(data, per):
     """So that it has a line in the output."""
     (record,) = records(data, per=per)
     assert (record.id, record.error.message) == ("in", "in is empty")
-
-
-@pytest.mark.parametrize(("kind", "data"), [("jsonl", b"\n"), ("csv", b"text\n\n")])
-def test_neither_has_one_in_another_format_vanished(kind, data):
-    (record,) = read_records(io.BytesIO(data), "in", kind, Reading())
-    assert record.error.type == "InputError"
+    for kind, empty in (("jsonl", b"\n"), ("csv", b"text\n\n")):
+        (record,) = read_records(io.BytesIO(empty), "in", kind, Reading())
+        assert record.error.type == "InputError"
 
 
 @pytest.mark.parametrize("per", ["line", "paragraph", "file"])
@@ -70,10 +67,6 @@ def test_bad_utf8_names_byte_and_line(per):
     (bad,) = [r for r in records(b"\xef\xbb\xbfab\r\nc\xffd", per=per) if r.error]
     assert bad.error.type == "InputEncoding"
     assert "byte 8, line 2" in bad.error.message
-
-
-def test_replacing_bad_bytes_is_explicit():
-    assert texts(b"a\xffb", errors="replace") == ["a\ufffdb"]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
@@ -117,18 +110,17 @@ def test_limit_of_many_lines_is_inclusive(per, size):
 
 def test_template_wraps_the_text_only():
     assert texts(b"a {text} b", template='{"x": {text}}') == ['{"x": a {text} b}']
-
-
-def test_template_without_a_place_is_refused():
     with pytest.raises(InputError, match=r"no \{text\}"):
         Reading(template="Summarise.")
 
 
 def test_jsonl_reads_every_field():
     asked = {"prompt": "p", "system": "s", "max_tokens": 3, "temperature": 0.5, "seed": 1}
-    (r,) = jsonl(json.dumps({"id": 7, **asked, "stop": "x", "y": [1]}))
+    r, chat = jsonl(
+        json.dumps({"id": 7, **asked, "stop": "x", "y": [1]}), json.dumps({"messages": HELLO})
+    )
     assert {name: getattr(r, name) for name in asked} == asked
-    assert (r.id, r.stop) == ("7", ["x"])
+    assert (r.id, r.stop, chat.messages) == ("7", ["x"], HELLO)
 
 
 def test_lines_ask_as_requests_do():
@@ -152,48 +144,33 @@ def test_a_field_that_no_api_has_is_named(caplog):
     assert sum("max_tokns" in message for message in caplog.messages) == 1
 
 
-def test_jsonl_takes_messages():
-    assert jsonl(json.dumps({"messages": HELLO}))[0].messages == HELLO
+MISTAKES = [
+    *({"prompt": "a", **mistake} for mistake in (
+        {"messages": []}, {"max_tokens": -2}, {"max_tokens": 2**32}, {"n": 2}, {"stream": True}, {"logprobs": True},
+        {"suffix": "b"}, {"min_tokens": 5}, {"echo": True}, {"response_format": {"type": "xml"}},
+        {"json_schema": {}, "grammar": "root ::= [a]"}, {"temperature": -1}, {"stop": [""]}, {"stop": ""},
+        {"speculation": {"verify": "no"}}, {"speculation": {"tokens": True}}, {"repeat_penalty": 0},
+    )),
+    {"messages": []}, {"messages": [{"role": "user"}]}, {"messages": HELLO, "system": "s"},
+    {"messages": [{"role": "wizard", "content": "a"}]},
+    *({"url": "/v1/chat/completions", "body": {"messages": [], **mistake}} for mistake in (
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": "x"}]}]},
+        {"messages": [{"role": "assistant", "tool_calls": 5}]},
+        {"tools": [{"function": {"name": "f"}}], "tool_choice": {"function": "x"}},
+        {"tools": [{"function": {"name": "f", "parameters": "x"}}]},
+        {"response_format": {"type": "json_schema", "json_schema": True}},
+        {"stop": ["x"] * 90_000}, *({"messages": HELLO, **more} for more in NOT_IN_BATCHES),
+    )),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{", "[1]", '"text"', "{}", '{"prompt": 5}', '{"prompt": ""}', '{"prompt": "\\ud800"}', b'{"prompt": "\xff"}',
-        '{"x": ' + "[" * 10_000 + "]" * 10_000 + "}", '{"prompt": ' + "[" * 100_000,
-        '{"prompt": "a", "temperature": NaN}', '{"prompt": "a", "temperature": 1e999}', '{"prompt": "a", "top_k": 1e99}',
-        '{"body": {}, "url": "/v1/chat/completions"}',
-        *(
-            json.dumps({"prompt": "a", **mistake})
-            for mistake in (
-                {"messages": []}, {"max_tokens": -2}, {"max_tokens": 2**32}, {"n": 2}, {"stream": True}, {"logprobs": True},
-                {"suffix": "b"}, {"min_tokens": 5}, {"echo": True}, {"response_format": {"type": "xml"}},
-                {"json_schema": {}, "grammar": "root ::= [a]"}, {"temperature": -1}, {"stop": [""]}, {"stop": ""},
-                {"speculation": {"verify": "no"}}, {"speculation": {"tokens": True}}, {"repeat_penalty": 0},
-            )
-        ),
-        *(
-            json.dumps(mistake)
-            for mistake in (
-                {"messages": []}, {"messages": [{"role": "user"}]}, {"messages": HELLO, "system": "s"},
-                {"messages": [{"role": "wizard", "content": "a"}]},
-            )
-        ),
-        *(
-            json.dumps({"url": "/v1/chat/completions", "body": {"messages": [], **mistake}})
-            for mistake in (
-                {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-                {"messages": [{"role": "assistant", "tool_calls": [{"function": "x"}]}]},
-                {"messages": [{"role": "assistant", "tool_calls": 5}]},
-                {"tools": [{"function": {"name": "f"}}], "tool_choice": {"function": "x"}},
-                {"tools": [{"function": {"name": "f", "parameters": "x"}}]},
-                {"response_format": {"type": "json_schema", "json_schema": True}},
-                {"stop": ["x"] * 90_000},
-                *({"messages": HELLO, **more} for more in NOT_IN_BATCHES),
-            )
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("line", [
+    "{", "[1]", '"text"', "{}", '{"prompt": 5}', '{"prompt": ""}', '{"prompt": "\\ud800"}', b'{"prompt": "\xff"}',
+    '{"x": ' + "[" * 10_000 + "]" * 10_000 + "}", '{"prompt": ' + "[" * 100_000,
+    '{"prompt": "a", "temperature": NaN}', '{"prompt": "a", "temperature": 1e999}', '{"prompt": "a", "top_k": 1e99}',
+    '{"body": {}, "url": "/v1/chat/completions"}', *map(json.dumps, MISTAKES),
+])  # fmt: skip
 def test_bad_jsonl_fails_that_record_with_its_line(line):
     first, bad, last = jsonl('{"prompt": "a"}', line, '{"prompt": "b"}')
     assert (first.prompt, last.prompt) == ("a", "b")
@@ -210,16 +187,7 @@ def test_csv_reads_one_column():
     assert [record.prompt for record in found] == ["abc", 'a, "b"\nc', None, "d"]
     assert [record.id for record in found] == [f"in.csv:{line}" for line in (2, 4, 5, 6)]
     assert "line 5: the row has no prompt" in found[2].error.message
-
-
-def test_an_empty_row_of_a_table_is_nothing():
-    assert [record.line for record in table(b"id,text\n\n,\n1,a\n", "text")] == [4]
-
-
-@pytest.mark.parametrize("column", [None, "prompt"])
-def test_csv_without_its_column_is_refused(column):
-    with pytest.raises(InputError, match="id, text"):
-        table(b"id,text\n1,abc\n", column)
+    assert [record.line for record in table(b"id,text\n\n,\n1,a\n", "text")] == [4]  # empty rows
 
 
 def test_the_only_column_need_not_be_named(caplog):
@@ -230,24 +198,11 @@ def test_the_only_column_need_not_be_named(caplog):
     assert not caplog.text
 
 
-def test_two_columns_of_one_name_are_refused():
-    with pytest.raises(InputError, match="2 columns named 'a'"):
-        table(b"a,b,a\n1,2,3\n", "a")
-    assert len(table(b"a,b,a\n1,2,3\n", "b")) == 1
-
-
 def test_a_line_of_openais_without_a_body_keeps_its_id(caplog):
     (record,) = jsonl('{"custom_id": "a", "url": "/v1/chat/completions"}')
     assert (record.id, record.form) == ("a", "chat")
     assert "no body" in record.error.message
     assert not caplog.text
-
-
-@pytest.mark.parametrize("data", [b"", b"\n", b"\xef\xbb\xbf"])
-def test_csv_without_a_first_row_says_so(data):
-    """It has neither several columns nor a wrong one."""
-    with pytest.raises(InputError, match="no header row"):
-        table(data, None)
 
 
 def read(path, **options):
@@ -276,10 +231,16 @@ def test_json_is_no_file_of_lines(tmp_path):
     assert len(read(tmp_path / "prompts.json", per="file")) == 1
 
 
-def test_csv_that_is_broken_is_refused():
-    for data in (b'text\n"abc', b"text\n" + b"x" * 2_000_000, b"text\n\xff\n"):
-        with pytest.raises(InputError, match="line"):
-            table(data, "text")
+@pytest.mark.parametrize(("data", "column", "says"), [
+    (b'text\n"abc', "text", "line"), (b"text\n" + b"x" * 2_000_000, "text", "line"), (b"text\n\xff\n", "text", "line"),
+    (b"id,text\n1,abc\n", None, "id, text"), (b"id,text\n1,abc\n", "prompt", "id, text"),
+    (b"", None, "no header row"), (b"\n", None, "no header row"), (b"\xef\xbb\xbf", None, "no header row"),
+    (b"a,b,a\n1,2,3\n", "a", "2 columns named 'a'"),
+])  # fmt: skip
+def test_csv_that_is_broken_or_without_its_column_is_refused(data, column, says):
+    with pytest.raises(InputError, match=says):
+        table(data, column)
+    assert len(table(b"a,b,a\n1,2,3\n", "b")) == 1
 
 
 def test_every_line_may_say_how_it_speculates():
@@ -309,8 +270,12 @@ def below(inputs):
     return [source.below for source in find_sources([str(i) for i in inputs])]
 
 
-def test_folder_gives_its_text_files_sorted(folder):
-    assert below([folder]) == ["a.md", "b.txt", "sub/c.jsonl"]
+@pytest.mark.parametrize(("names", "found"), [
+    ([""], ["a.md", "b.txt", "sub/c.jsonl"]), (["*.*t*"], ["b.txt"]),
+    (["b.txt", "", "b*"], ["b.txt", "a.md", "sub/c.jsonl"]), # each once
+])  # fmt: skip
+def test_a_folder_gives_its_text_files_sorted_and_a_glob_is_expanded(folder, names, found):
+    assert below([folder / name for name in names]) == found
 
 
 def test_what_a_folder_has_besides_is_named(folder, caplog):
@@ -325,14 +290,6 @@ def test_what_a_folder_has_besides_is_named(folder, caplog):
     below([folder])
     (said,) = caplog.messages
     assert said.endswith(": .hidden.txt, 0.pdf, 1.pdf, 2.pdf, 3.pdf and 4 more")
-
-
-def test_glob_is_expanded(folder):
-    assert below([folder / "*.*t*"]) == ["b.txt"]
-
-
-def test_file_is_read_once(folder):
-    assert below([folder / "b.txt", folder, folder / "b*"]) == ["b.txt", "a.md", "sub/c.jsonl"]
 
 
 @pytest.mark.parametrize("name", ["missing.txt", "no*match", "empty", "pipe"])
@@ -358,10 +315,8 @@ def test_name_that_is_not_utf8_is_escaped(tmp_path):
 
 
 def test_second_record_with_an_id_fails():
-    names = ("a", "a", "in:2")
-    records = [
-        Record(id=name, prompt="x", source="in", line=i) for i, name in enumerate(names, start=1)
-    ]
+    names = enumerate(("a", "a", "in:2"), start=1)
+    records = [Record(id=name, prompt="x", source="in", line=i) for i, name in names]
     first, second, third = unique(records)
     assert (first.id, first.error) == ("a", None)
     assert second.error is not None

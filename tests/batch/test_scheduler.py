@@ -41,8 +41,14 @@ def reference(open_llama, tiny_target):
 @pytest.mark.parametrize("parallel", [1, 2, 5, 16])
 @pytest.mark.parametrize("drafting", ["none", "lookup", "model", "both"])
 def test_text_does_not_depend_on_the_batch(open_batch, reference, tiny_draft, parallel, drafting):
+    """Nor on the order, nor on what was asked before and left."""
     draft = {"model": str(tiny_draft), "both": f"lookup+{tiny_draft}"}.get(drafting, drafting)
-    assert answers(open_batch(draft=draft, parallel=parallel), WORDS) == reference
+    batch = open_batch(draft=draft, parallel=parallel)
+    assert answers(batch, WORDS) == reference
+    next(iter(batch.run(WORDS)))
+    assert answers(batch, WORDS[::-1]) == reference[::-1]
+    batch.close()
+    batch.close()
 
 
 def test_companion_changes_no_text(open_batch, reference, tiny_draft, tiny_companion):
@@ -50,10 +56,6 @@ def test_companion_changes_no_text(open_batch, reference, tiny_draft, tiny_compa
     batch = open_batch(draft=tiny_draft, companion=tiny_companion, length="companion", parallel=4)
     assert answers(batch, WORDS) == reference
     assert batch.stats()["decode_s"]["companion"] > 0
-
-
-def test_text_does_not_depend_on_the_order(open_batch, reference):
-    assert answers(open_batch(parallel=3), WORDS[::-1]) == reference[::-1]
 
 
 def test_margin_gates_each_answer_by_itself(open_batch, tiny_draft):
@@ -84,11 +86,9 @@ def test_record_too_long_fails_alone(open_batch):
 
 
 def test_context_ends_an_answer(open_batch):
-    results = list(
-        open_batch(n_ctx=64, max_tokens=1000, parallel=3, cells=256).run(["abc", "x" * 50, "de"])
-    )
-    assert {r.finish_reason for r in results} == {"context"}
-    assert all(r.usage.total_tokens == 65 for r in results)
+    batch = open_batch(n_ctx=64, max_tokens=1000, parallel=3, cells=256)
+    found = [(r.finish_reason, r.usage.total_tokens) for r in batch.run(["abc", "x" * 50, "de"])]
+    assert found == [("context", 65)] * 3
 
 
 # -- prefixes and cells ------------------------------------------------------------------------------
@@ -105,16 +105,14 @@ def test_shared_prefix_is_decoded_once(open_batch):
     assert counters(batch._contexts.engine).rows[0] == read + 4 * 5
 
 
-def test_prefix_changes_no_text(open_batch, open_llama, tiny_target, tiny_draft):
+def test_prefixes_and_few_cells_change_no_text(
+    open_batch, open_llama, tiny_target, tiny_draft, reference
+):
     prompts = ["once upon a time there was " + word for word in WORDS[:4]]
     batch = open_batch(parallel=3, draft=tiny_draft)
     assert answers(batch, prompts) == alone(open_llama(tiny_target), prompts)
     assert batch.stats()["prefix_tokens"] >= 26
-
-
-def test_few_cells_make_records_wait(open_batch, reference):
-    batch = open_batch(parallel=8, n_ctx=128, cells=256)
-    assert answers(batch, WORDS) == reference
+    assert answers(open_batch(parallel=8, n_ctx=128, cells=256), WORDS) == reference
 
 
 def test_prefix_gives_way_where_cells_are_short(open_batch, submit):
@@ -202,19 +200,6 @@ def test_cancel_ends_the_run_and_the_next_one_is_whole(open_batch, reference):
         cancel_after_two()
     assert len(found) >= 2
     assert answers(batch, WORDS) == reference
-
-
-def test_iterator_dropped_in_the_middle_leaves_all_clean(open_batch, reference):
-    batch = open_batch(parallel=4)
-    next(iter(batch.run(WORDS)))
-    assert answers(batch, WORDS) == reference
-
-
-def test_closing_twice(open_batch):
-    batch = open_batch()
-    list(batch.run(["a"]))
-    batch.close()
-    batch.close()
 
 
 def test_end_token_ends_the_answer(open_batch, tiny_folder, reference):
@@ -305,11 +290,10 @@ def test_a_beginning_that_is_just_long_enough_is_waited_for(open_batch):
 
 
 def test_an_answer_that_takes_too_long_fails_alone(open_batch):
-    settings = Settings(max_tokens=24, raw=True, timeout=1e-9)
-    slow = open_batch(parallel=2, settings=settings)
+    slow, quick = (
+        open_batch(settings=Settings(max_tokens=24, raw=True, timeout=s)) for s in (1e-9, 60.0)
+    )
     assert {result.error.type for result in slow.run(WORDS[:4])} == {"DeadlineExceeded"}
-    settings = Settings(max_tokens=24, raw=True, timeout=60.0)
-    quick = open_batch(parallel=2, settings=settings)
     assert [result.error for result in quick.run(WORDS[:4])] == [None] * 4
     assert quick.identity() == slow.identity()
 

@@ -46,7 +46,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("cut", [1, 7, 19])
-def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(
+def test_a_cut_answer_goes_on_as_if_it_had_not_been(
     open_llama, tiny_target, tiny_draft, shape, cut
 ):
     prompt, sampling = [tiny.A, tiny.A + 1], Sampling(temperature=1.2, seed=11, **shape)

@@ -56,20 +56,17 @@ def test_prompt_is_a_turn_behind_the_batchs_system_text(maker):
 
 
 def test_lines_and_requests_bring_template_variables(maker):
-    made, variables = maker(SHOWN), {"mood": "!"}
-    record = Record(id="a", prompt="hi", chat_template_kwargs=variables)
+    made = maker(SHOWN)
+    record = Record(id="a", prompt="hi", chat_template_kwargs={"mood": "!"})
     assert prompt(made, record) == "[user]hi!"
-    body = (
-        b'{"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {"mood": "?"}}'
-    )
-    (asked,) = records_of(read_body("/v1/chat/completions", body), "a")
-    assert prompt(made, asked) == "[user]hi?"
+    assert prompt(made, asked("hi", chat_template_kwargs={"mood": "?"})) == "[user]hi?"
+    assert record.sha256 != Record(id="a", prompt="hi").sha256  # a batch that goes on asks anew
 
 
-def test_variables_are_part_of_what_is_asked():
-    """A batch that goes on asks anew where they changed."""
-    hashes = {Record(id="a", prompt="x", chat_template_kwargs=k).sha256 for k in (None, {"a": 1})}
-    assert len(hashes) == 2
+def asked(text, **more):
+    body = {"messages": [{"role": "user", "content": text}], **more}
+    (record,) = records_of(read_body("/v1/chat/completions", json.dumps(body).encode()), "a")
+    return record
 
 
 def test_plain_words_where_there_is_no_template(maker):
@@ -102,10 +99,8 @@ EFFORTS = (
 
 
 @pytest.mark.parametrize(
-    ("asked", "word"), [("medium", "high"), ("none", "no_think"), ("high", "high")]
+    ("effort", "word"), [("medium", "high"), ("none", "no_think"), ("high", "high")]
 )
-def test_effort_is_asked_for_in_the_templates_words(maker, asked, word):
+def test_effort_is_asked_for_in_the_templates_words(maker, effort, word):
     """A template that takes few words gets the nearest of them."""
-    body = {"messages": [{"role": "user", "content": "x"}], "reasoning_effort": asked}
-    (record,) = records_of(read_body("/v1/chat/completions", json.dumps(body).encode()), "a")
-    assert prompt(maker(EFFORTS), record) == f"{word} x"
+    assert prompt(maker(EFFORTS), asked("x", reasoning_effort=effort)) == f"{word} x"

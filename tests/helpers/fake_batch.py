@@ -13,7 +13,7 @@ class Fake:
     """Answers records at once, last one first; those that contain "bad" fail."""
 
     def __init__(self, **identity):
-        self.asked = []
+        self.asked, self.prompts = [], []
         self._identity = {"target": "t", **identity}
 
     def identity(self):
@@ -25,13 +25,12 @@ class Fake:
     def run_indexed(self, records):
         for i, record in reversed(list(records)):
             self.asked.append(i)
+            self.prompts.append(record.prompt)
             error = record.error
             if error is None and "bad" in record.prompt:
                 error = Failure("InputError", "bad")
-            text = "" if error else record.prompt.upper()
-            yield RecordResult(
-                index=i, id=record.id, prompt_sha256=record.sha256, text=text, error=error
-            )
+            told = {"index": i, "id": record.id, "prompt_sha256": record.sha256, "error": error}
+            yield RecordResult(text="" if error else record.prompt.upper(), **told)
 
 
 @pytest.fixture
