@@ -11,10 +11,10 @@ from pyspec.engine.options import AnswerOptions
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import PlainDecode, Tally, speculation_report, times_among
 from pyspec.errors import PyspecError
-from pyspec.requests.custom import openai_calls
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import error_behind
 from pyspec.text.answer import AnswerReader
+from pyspec.text.messages import openai_calls
 from pyspec.text.parts import (
     AnswerPart,
     Piece,

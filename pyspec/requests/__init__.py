@@ -1,1 +1,1 @@
-"""Requests: records of batches, bodies of HTTP APIs, tools that take text."""
+"""Requests: records of batches, and bodies of HTTP APIs."""

@@ -15,7 +15,6 @@ import msgspec
 
 from pyspec.errors import InputError, OptionError
 from pyspec.grammar.languages import Language
-from pyspec.requests.custom import as_function_tool, with_function_calls
 from pyspec.requests.fields import (
     REFUSED,
     Schema,
@@ -28,7 +27,7 @@ from pyspec.requests.records import CHAT, COMPLETION, Record, RequestFields
 from pyspec.sampling.chain import MIN_TOP_P
 from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.text.completions import format_language, tools_left
-from pyspec.text.messages import content_text
+from pyspec.text.messages import as_function_tool, content_text, with_function_calls
 from pyspec.text.parts import Result
 
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)

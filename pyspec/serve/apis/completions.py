@@ -10,7 +10,6 @@ import msgspec
 
 from pyspec.batch.run import Batch
 from pyspec.requests.bodies import Body, ChatBody, CompletionBody, body_of, choice_of, openai_reason
-from pyspec.requests.custom import DeltaWriter
 from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import CHAT, COMPLETION, Record
 from pyspec.serve.interface import (
@@ -22,6 +21,7 @@ from pyspec.serve.interface import (
     data_event,
     openai_refusal,
 )
+from pyspec.text.messages import DeltaWriter
 from pyspec.text.parts import Likely, TokenLogprobs, chat_logprobs
 
 _TEXT = {"content"}

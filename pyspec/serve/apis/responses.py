@@ -9,7 +9,6 @@ from typing import Any
 
 from pyspec.errors import AnswerFailed, ContextOverflow, InputError
 from pyspec.requests.bodies import Body, check_names
-from pyspec.requests.custom import text_call, text_function, text_of_call
 from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import Record
 from pyspec.serve.interface import (
@@ -22,7 +21,7 @@ from pyspec.serve.interface import (
     openai_refusal,
 )
 from pyspec.text.forms import SYSTEM_ROLES
-from pyspec.text.messages import content_text
+from pyspec.text.messages import content_text, text_call, text_function, text_of_call
 from pyspec.text.parts import AnswerPart, Result, object_of
 
 # -- items in ----------------------------------------------------------------------------------------------------------

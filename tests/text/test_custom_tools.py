@@ -8,8 +8,8 @@ from pyspec.engine.answer import Answer
 from pyspec.engine.options import AnswerOptions
 from pyspec.errors import InputError
 from pyspec.requests.bodies import read_body
-from pyspec.requests.custom import DeltaWriter, openai_calls, text_of_call
 from pyspec.text.answer import AnswerReader
+from pyspec.text.messages import DeltaWriter, openai_calls, text_of_call
 from pyspec.text.parts import AnswerPart
 
 FORM = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /x/"}}
