@@ -29,8 +29,13 @@ if TYPE_CHECKING:
     from pyspec.draft.lookup import Drafter, Proposal
     from pyspec.errors import PyspecError
     from pyspec.llama.generation import stream_text
-    from pyspec.llama.install import install, uninstall
-    from pyspec.llama.speculative import OFF, Speculation, SpeculativeLlama
+    from pyspec.llama.speculative import (
+        OFF,
+        Speculation,
+        SpeculativeLlama,
+        install,
+        uninstall,
+    )
     from pyspec.sampling.options import Sampling
     from pyspec.sampling.verification import Margin, Strict
     from pyspec.text.messages import Message
@@ -55,9 +60,9 @@ _HOMES = {
     "Strict": "sampling.verification",
     "Token": "text.parts",
     "__version__": "_version",
-    "install": "llama.install",
+    "install": "llama.speculative",
     "stream_text": "llama.generation",
-    "uninstall": "llama.install",
+    "uninstall": "llama.speculative",
 }
 
 __all__ = [

@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
 
 from pyspec.errors import PyspecError
 from pyspec.gguf.kinds import MTP
@@ -52,7 +51,7 @@ def run_bench(
     demand_equal(found, {r.who for r in journal.records if r.peer})
     results = collect(
         journal.records, found, title=task.title, about=task.about, command=task.command, notes=notes,
-        drawn=gather(journal.records, _curves(llm, contenders)),
+        drawn=gather(journal.records, _curves(llm)),
     )  # fmt: skip
     if not can_draw():
         note("no plots: matplotlib is not installed (pip install matplotlib)")
@@ -99,10 +98,9 @@ def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
     return assembly.models[0].path
 
 
-def _curves(llm: SpeculativeLlama, contenders: Sequence[Contender]) -> dict[str, list[float]]:
+def _curves(llm: SpeculativeLlama) -> dict[str, list[float]]:
     """The cost curves as learned during the run, up to 17 rows."""
-    policies = [one.policy for one in contenders if isinstance(one, Ours)] or [llm.new_policy()]
-    loop, curve = llm.assembly.loop, cast("Any", policies[0]).curve
+    loop, curve = llm.assembly.loop, llm.curve
     wanted = {"target": True, "draft": loop.draft_model, "companion": loop.companion}
     return {name: list(getattr(curve, name).table())[:18] for name in wanted if wanted[name]}
 

@@ -33,6 +33,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import llama_cpp
 
+from pyspec.engine.options import AnswerOptions
 from pyspec.errors import EngineError, OptionError
 from pyspec.gguf.check import extra_buffers
 from pyspec.gguf.kinds import EAGLE3, kind_of_draft
@@ -97,7 +98,8 @@ class Ours:
         sampling = mode.sampling(Sampling(temperature=temperature))
         self.name = mode.name
         self.exact = mode.exact and sampling.draw != "apart"
-        self.policy = llm.new_policy(mode.speculation, sampling)
+        rule = AnswerOptions(sampling, mode.speculation).rule(llm.verification)
+        self.policy = llm.policies.new(mode.speculation.length, rule, sampling.draw)
 
     def forget(self) -> None:
         """Empty every KV, so that no prompt has been read already."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -37,16 +38,14 @@ from pyspec.vocab.tokenizer import piece_reader
 if TYPE_CHECKING:
     from pyspec.draft.costs import CostCurve
     from pyspec.draft.policies import Policies
-    from pyspec.draft.simple import LengthPolicy
     from pyspec.engine.assembly import Assembly
     from pyspec.engine.profiles import PairMemory
     from pyspec.engine.session import Session
 
-__all__ = ["OFF", "Speculation", "SpeculativeLlama"]
+__all__ = ["OFF", "Speculation", "SpeculativeLlama", "install", "uninstall"]
 
 log = logging.getLogger("pyspec")
 
-_GREEDY = Sampling(temperature=0.0)
 _TEXT = calls.Method("create_completion", speculation="Speculation | None")
 _CHAT = calls.Method(
     "create_chat_completion",
@@ -54,7 +53,6 @@ _CHAT = calls.Method(
     chat_template_kwargs="Mapping[str, Any] | None",
 )
 _IDS = calls.Method("generate")
-
 
 _OF_DRAFTS = (
     "draft", "companion", "verification", "length", "sampling", "draft_n_gpu_layers", "draft_type_k", "draft_type_v",
@@ -235,8 +233,7 @@ class SpeculativeLlama(Mirror):
     @property
     def placed(self) -> str:
         """What lies on which devices, in one line; empty if everything is on the CPU."""
-        sides = self.assembly.placed if self._session is not None else []
-        return placed(self, sides)
+        return placed(self, self.assembly.placed if self._session is not None else [])
 
     def note(self, note: str) -> None:
         """Log a note once."""
@@ -401,8 +398,6 @@ class SpeculativeLlama(Mirror):
 
         Args:
             tokens: Ids of the prompt.
-            tfs_z: Has no effect, as in llama-cpp-python 0.3.36.
-            penalize_nl: Has no effect either.
 
         Yields:
             Token ids, up to an end-of-generation token (the last one), or to the end of the context.
@@ -455,17 +450,51 @@ class SpeculativeLlama(Mirror):
         answer = generation.Answering(self, tokens, AnswerOptions.of(options, **more))
         return self.answer_lock.held(answer)
 
-    def new_policy(
-        self, speculation: Speculation | None = None, sampling: Sampling = _GREEDY
-    ) -> LengthPolicy:
-        """A policy for `steps` that has learned nothing yet, for the length that `speculation` or this object names.
-
-        sampling: of the answers it is for; less is accepted above temperature 0.
-        """
-        speculation = speculation or Speculation()
-        rule = AnswerOptions(sampling, speculation).rule(self.verification)
-        return self.policies.new(speculation.length, rule, sampling.draw)
-
 
 for _method in (_TEXT, _CHAT, _IDS):
     getattr(SpeculativeLlama, _method.name).__signature__ = _method.signature
+
+
+# -- in place of `llama_cpp.Llama` ------------------------------------------------------------------------------------------
+
+_defaults: dict[str, Any] | None = None
+
+
+class InstalledLlama(SpeculativeLlama):
+    """What `llama_cpp.Llama(...)` makes after `install`: the caller's arguments take precedence over those of `install`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.where_possible = "draft" not in kwargs  # an error only if a draft was named
+        super().__init__(*args, **{**(_defaults or {}), **kwargs})
+
+
+def _make(cls: type, *_args: object, **_kwargs: object) -> object:
+    ours = cls is llama_cpp.Llama and _defaults is not None
+    return object.__new__(InstalledLlama if ours else cls)
+
+
+def install(**defaults: Any) -> None:
+    """Make `llama_cpp.Llama(...)` return a `SpeculativeLlama`, also where the class was imported before.
+
+    Existing objects and other subclasses stay as they are. Calling it again replaces the defaults.
+
+    Args:
+        **defaults: Arguments of `SpeculativeLlama` that a library does not pass itself, such as `draft` or `verification`.
+
+    Raises:
+        OptionError: `SpeculativeLlama` has no such argument.
+    """
+    global _defaults  # noqa: PLW0603 - the class exists once per process
+    for name in defaults:
+        if name not in signature(SpeculativeLlama.__init__).parameters:
+            raise OptionError(
+                f"SpeculativeLlama has no argument {name!r}", "see help(SpeculativeLlama)"
+            )
+    _defaults = defaults
+    llama_cpp.Llama.__new__ = _make
+
+
+def uninstall() -> None:
+    """Make `llama_cpp.Llama(...)` return its own objects again."""
+    global _defaults  # noqa: PLW0603 - as above
+    _defaults = None

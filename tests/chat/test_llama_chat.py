@@ -193,7 +193,8 @@ def test_what_a_draft_taught_is_there_in_the_next_process(
     model = partial(LlamaChat, lambda **_: SpeculativeLlama(str(tiny_target), **how))
 
     def seen(chat):
-        return sum(chat.llm.new_policy().learned.calibration.seen)
+        policy = chat.llm.policies.new(None, Strict(), "greedy")
+        return sum(policy.learned.calibration.seen)
 
     with closing(model()) as first:
         assert seen(first) == 0.0
