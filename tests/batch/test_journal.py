@@ -95,7 +95,8 @@ def test_foreign_file_is_refused_and_kept(path, data):
 def test_link_is_not_followed_and_a_folder_must_be_one(path, tmp_path):
     (tmp_path / "precious").write_text("")
     path.symlink_to(tmp_path / "precious")
-    for wrong, said in ((path, ""), (tmp_path / "precious" / "out.journal", "cannot be written")):
+    below = tmp_path / "precious" / "out.journal"
+    for wrong, said in ((path, "symbolic link"), (below, "cannot be written")):
         with pytest.raises(BatchWriteError, match=said):
             Journal(wrong, RUN)
     assert (tmp_path / "precious").read_text() == ""
