@@ -9,15 +9,13 @@ from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import WholeAnswer, common_prefix
 
-PARAMETERS = {
-    "type": "object",
-    "properties": {
-        "city": {"type": "string", "description": "Its name."},
-        "days": {"type": "integer", "description": "How many."},
-        "more": {"type": "object", "description": "What else."},
-    },
-    "required": ["city"],
+TYPES = {
+    "city": ("string", "Its name."),
+    "days": ("integer", "How many."),
+    "more": ("object", "What else."),
 }
+PROPERTIES = {name: {"type": kind, "description": what} for name, (kind, what) in TYPES.items()}
+PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": ["city"]}
 FUNCTION = {"name": "get_weather", "description": "Weather of a city.", "parameters": PARAMETERS}
 ARGUMENTS = {"city": "Köln", "days": 3, "more": {"k": [1, True, 'a "b"']}}
 THOUGHT = "They ask for the weather."
@@ -40,10 +38,9 @@ def written(renderer, name, source, turn):
     after = {"messages": [user, turn], "add_generation_prompt": False, **asked}
     prompt, text = (renderer.render(name, each, 0.0) for each in (before, after))
     at = common_prefix(prompt, text)
-    if at < len(
-        prompt
-    ):  # it begins reasoning that this turn has not: the answer is all behind the speaker's name
-        at = max(text.rfind("<", 0, at), 0) if "<" in prompt[at - 2 : at] else at
+    # where it begins reasoning that this turn has not, the answer is all behind the speaker's name
+    if at < len(prompt) and "<" in prompt[at - 2 : at]:
+        at = max(text.rfind("<", 0, at), 0)
     return text[:at], text[at:]
 
 
@@ -80,10 +77,10 @@ def test_calls_and_reasoning_are_read_as_they_are_written(shared_renderer):
                 calls[name] = calls[name] or found
             if THOUGHT in text:
                 thoughts[name] = thoughts[name] or answer.reasoning == THOUGHT
-    assert {name for name, found in calls.items() if found is False} == UNREAD.keys()
-    assert {name for name, found in thoughts.items() if found is False} <= {
-        "muse-glimmer",
-        "Apriel-1.6-15b-Thinker-fixed",
-    }
+    unread = [
+        {name for name, found in each.items() if found is False} for each in (calls, thoughts)
+    ]
+    assert unread[0] == UNREAD.keys()
+    assert unread[1] <= {"muse-glimmer", "Apriel-1.6-15b-Thinker-fixed"}
     counts = [sum(found is True for found in each.values()) for each in (calls, thoughts)]
     assert counts == [54, 28]

@@ -80,13 +80,10 @@ def test_marks_that_are_control_tokens(llm, speech):
     answer = read(reader, ids)
     assert (answer.reasoning, answer.content) == ("Hm.", "So.")
     assert [call.name for call in answer.calls] == ["now"]
-    assert reader.reason("stop") == "tool_calls"
-    assert reader.reason("length") == "length"
-
-
-def test_without_tools_marks_of_calls_are_not_shown(llm, speech):
-    answer = read(speech.reader([]), ids_of(llm, "a[TOOL_CALLS]b"))
-    assert (answer.content, answer.calls) == ("ab", [])
+    assert [reader.reason(each) for each in ("stop", "length")] == ["tool_calls", "length"]
+    without = read(speech.reader([]), ids_of(llm, "a[TOOL_CALLS]b"))
+    assert (without.content, without.calls) == ("ab", [])
+    assert read(speech.plain_reader(["z"]), ids_of(llm, "<think>x yz")).content == "<think>x y"
 
 
 def test_the_prompt_says_where_an_answer_begins(llm, speech):
@@ -98,14 +95,9 @@ def test_the_prompt_says_where_an_answer_begins(llm, speech):
     assert reader.inside
 
 
-def test_a_plain_text_has_no_parts(llm, speech):
-    assert read(speech.plain_reader(["z"]), ids_of(llm, "<think>x yz")).content == "<think>x y"
-
-
-def thinking(stop):
-    return AnswerReader(
-        lambda token: chr(token).encode(), stop, AnswerParser(Notation(THINK), functions=FUNCTIONS)
-    )
+def thinking(stop=(), **how):
+    parser = AnswerParser(Notation(THINK), functions=FUNCTIONS)
+    return AnswerReader(lambda token: chr(token).encode(), stop, parser, **how)
 
 
 def test_stop_strings_end_content_alone():
@@ -127,9 +119,7 @@ def test_half_a_stop_string_comes_at_the_end():
 @pytest.mark.parametrize("cut", range(5, 52))
 def test_a_demanded_call_that_is_cut_is_no_text(cut):
     call = '<tool_call>{"name": "now", "arguments": {"x": "a b"}}</tool_call>'
-    parser = AnswerParser(Notation(THINK), functions=FUNCTIONS)
-    reader = AnswerReader(lambda token: chr(token).encode(), (), parser, forced=True)
-    answer = read(reader, [ord(c) for c in f"<think>Hm.</think>{call[:cut]}"])
+    answer = read(thinking(forced=True), [ord(c) for c in f"<think>Hm.</think>{call[:cut]}"])
     assert (answer.reasoning, answer.content, answer.calls) == ("Hm.", "", [])
 
 
@@ -147,55 +137,32 @@ class Reader:
         self.reasoned += self.inside
 
 
-def budget(most):
-    return Budget(Reader(), most, [8, 9])
-
-
-def forced(found, tokens):
-    due = [found.next]
+@pytest.mark.parametrize(("most", "tokens", "due"), [
+    (2, [1, 1, 8, 9, 1, 1], [None, None, 8, 9, None, None, None]),
+    (2, [1, 9, 1, 1], [None] * 5), # reasoning that ends by itself is left alone
+    (0, [], [8]), # no budget ends it at once
+    (1, [0xC3, 2], [None, None, 8]), # half a character is finished first
+    (1, [1, 5, 1, 1], [None, 8, None, None, None]), # what something else forbids is not forced
+])  # fmt: skip
+def test_after_so_many_tokens_the_end_has_to_come(most, tokens, due):
+    found = Budget(Reader(), most, [8, 9])
+    seen = [found.next]
     for token in tokens:
         found.accept(token)
-        due.append(found.next)
-    return due
+        seen.append(found.next)
+    assert seen == due
 
 
-def test_after_so_many_tokens_the_end_has_to_come():
-    assert forced(budget(2), [1, 1, 8, 9, 1, 1]) == [None, None, 8, 9, None, None, None]
-
-
-def test_reasoning_that_ends_by_itself_is_left_alone():
-    assert forced(budget(2), [1, 9, 1, 1]) == [None] * 5
-
-
-def test_no_budget_ends_it_at_once():
-    assert budget(0).next == 8
-
-
-def test_half_a_character_is_finished_first():
-    assert forced(budget(1), [0xC3, 2]) == [None, None, 8]
-
-
-def test_what_something_else_forbids_is_not_forced():
-    assert forced(budget(1), [1, 5, 1, 1]) == [None, 8, None, None, None]
-
-
-@pytest.mark.parametrize(
-    ("notation", "architecture", "text"),
-    [
-        (Notation(THINK), "llama", "\n</think>\n\n"),
-        (Notation.of("[THINK]"), "mistral", "[/THINK]"),
-        (Notation(channels=True), "gpt-oss", "<|end|><|start|>assistant<|channel|>final<|message|>"),
-        (Notation(), "llama", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("notation", "architecture", "text"), [
+    (Notation(THINK), "llama", "\n</think>\n\n"),
+    (Notation.of("[THINK]"), "mistral", "[/THINK]"),
+    (Notation(channels=True), "gpt-oss", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    (Notation(), "llama", ""),
+])  # fmt: skip
 def test_each_family_has_its_end(notation, architecture, text):
     assert reasoning_end(notation, architecture) == text
-
-
-def test_qwen3_reads_why():
-    assert reasoning_end(Notation(THINK), "qwen3moe").startswith(
-        "\n\nConsidering the limited time by the user"
-    )
+    why = "\n\nConsidering the limited time by the user"
+    assert reasoning_end(Notation(THINK), "qwen3moe").startswith(why)
 
 
 @pytest.mark.parametrize(("kind", "given"), [
@@ -209,9 +176,6 @@ def test_each_api_has_its_name_for_it(kind, given):
     about = {"input": TURN} if kind is ResponsesBody else {"messages": TURN}
     (record,) = records_of(kind(**about, **given), "x")
     assert record.reasoning_budget == 7
-
-
-def test_a_budget_is_a_number():
     with pytest.raises(InputError, match="budget_tokens"):
         decoded(ChatBody, b'{"messages": [], "thinking": {"budget_tokens": "many"}}')
 
@@ -244,30 +208,18 @@ def test_an_answer_has_so_much_reasoning(thinker, open_llama, sampling):
 def test_a_batch_counts_it(thinker):
     """A record's budget comes before that of all; tokens of the end are reasoning too."""
     settings = Settings(Sampling(temperature=0.0, seed=0), max_tokens=40, reasoning_budget=5)
-    own = Record(id="own", messages=TURN, reasoning_budget=9)
-    free = Record(id="free", messages=TURN, reasoning_budget=-1)
-    quiet = Record(id="quiet", messages=TURN, reasoning_budget=0)
+    budgets = {"all": None, "own": 9, "free": -1, "quiet": 0}
+    given = [Record(id=name, messages=TURN, reasoning_budget=n) for name, n in budgets.items()]
     with Batch(str(thinker), draft="none", settings=settings, n_ctx=256, trust=True) as batch:
-        given = [Record(id="all", messages=TURN), own, free, quiet]
-        found = {result.id: result for result in batch.run(given)}
+        found = {result.id: result.reasoned for result in batch.run(given)}
     most = len(f"\n{CLOSE}") - 1
-    assert {name: each.reasoned for name, each in found.items()} == {
-        "all": 5 + most, "own": 9 + most, "free": 40, "quiet": 0,
-    }  # fmt: skip
+    assert found == {"all": 5 + most, "own": 9 + most, "free": 40, "quiet": 0}
 
 
-def test_a_grammar_holds_behind_it(thinker, open_llama):
+def test_a_grammar_holds_behind_it(thinker):
+    how = {"structured_outputs": {"choice": ["yes", "no"]}, "reasoning_budget": 6}
     with Batch(str(thinker), draft="none", n_ctx=256, trust=True) as batch:
-        (made,) = records_of(
-            ChatBody(
-                messages=TURN,
-                structured_outputs={"choice": ["yes", "no"]},
-                reasoning_budget=6,
-                temperature=0.0,
-            ),
-            "x",
-        )
-        (result,) = batch.run([made])
+        (result,) = batch.run(records_of(ChatBody(messages=TURN, temperature=0.0, **how), "x"))
     assert result.text in ("yes", "no")
     assert result.finish_reason == "stop"
 
@@ -304,12 +256,8 @@ def test_stop_strings_that_are_too_many_too_long_or_empty_are_refused(stops):
 @given(st.text(alphabet="ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4)))
 def test_stops_are_found_where_a_plain_search_finds_them(text, stops):
     """The first one to be complete, the longest of those that end there; nothing of a possible one is shown before."""
-    found = [
-        (end, -len(stop))
-        for stop in stops
-        for end in range(len(stop), len(text) + 1)
-        if text[:end].endswith(stop)
-    ]
+    places = ((end, stop) for stop in stops for end in range(len(stop), len(text) + 1))
+    found = [(end, -len(stop)) for end, stop in places if text[:end].endswith(stop)]
     wanted = text[: sum(min(found))] if found else text
     for pieces in (list(text), [text]):
         finder = StopFinder(stops)

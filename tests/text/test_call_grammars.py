@@ -65,63 +65,48 @@ def test_each_family_may_write_its_calls(case, takes):
     grammar = AnswerGrammar(notation_of(family)).calls(FUNCTIONS)
     text = text.removesuffix("<|call|>")  # which ends the answer
     assert takes(grammar, text)
-    assert not takes(grammar, text[:-1])
-    assert not takes(
-        grammar, text.replace("weather", "winter").replace("write_file", "winter") + "x"
-    )
-    assert not takes(grammar, "Yes.")
+    other = text.replace("weather", "winter").replace("write_file", "winter") + "x"
+    assert not any(takes(grammar, each) for each in (text[:-1], other, "Yes."))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_function_alone_may_be_asked_for(family, takes):
     grammar = AnswerGrammar(notation_of(family), many=False).calls({"now": FUNCTIONS["now"]})
-    assert not any(
-        takes(grammar, text.removesuffix("<|call|>"))
-        for _, text, _, calls in FAMILIES[family]
-        if len(calls) > 1
-    )
+    several = [
+        text.removesuffix("<|call|>") for _, text, _, made in FAMILIES[family] if len(made) > 1
+    ]
+    assert not any(takes(grammar, text) for text in several)
 
 
-def test_deepseeks_older_form(takes):
-    text = {what: text for what, text, *_ in FAMILIES["DEEPSEEK"]}["3, several"]
-    assert takes(AnswerGrammar(Notation(calls=DEEPSEEK_FENCED)).calls(FUNCTIONS), text)
-
-
-def test_mistrals_ids(takes):
-    text = '[TOOL_CALLS]weather[CALL_ID]abcdef123[ARGS]{"city": "Paris"}'
-    assert takes(AnswerGrammar(Notation(calls=MISTRAL_IDS)).calls(FUNCTIONS), text)
-
-
-@pytest.mark.parametrize(
-    ("template", "text"),
-    [
-        ("<|tool_call>call:", '<|tool_call>call:weather{city:<|"|>Rome<|"|>,days:3}<tool_call|>'),
-        ("<|tool_call_start|>", '<|tool_call_start|>[weather(city="Rome", days=3)]<|tool_call_end|>'),
-        ("<|tool_call_start|>", "<|tool_call_start|>[now()]<|tool_call_end|>"),
-        ("<|START_ACTION|>", '<|START_ACTION|>[\n{"tool_name": "now", "parameters": {}}\n]<|END_ACTION|>'),
-        ("<minimax:tool_call>",
-         '<minimax:tool_call><invoke name="weather"><parameter name="city">Rome</parameter></invoke></minimax:tool_call>'),
-        (">>>${recipient}", 'weather\n{"city": "Rome"}>>>now\n{}'),
-        ("<|tools_prefix|>", '<|tools_prefix|>[{"now": {}}, {"weather": {"city": "Rome"}}]<|tools_suffix|>'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("template", "text"), [
+    ("<|tool_call>call:", '<|tool_call>call:weather{city:<|"|>Rome<|"|>,days:3}<tool_call|>'),
+    ("<|tool_call_start|>", '<|tool_call_start|>[weather(city="Rome", days=3)]<|tool_call_end|>'),
+    ("<|tool_call_start|>", "<|tool_call_start|>[now()]<|tool_call_end|>"),
+    ("<|START_ACTION|>", '<|START_ACTION|>[\n{"tool_name": "now", "parameters": {}}\n]<|END_ACTION|>'),
+    ("<minimax:tool_call>",
+     '<minimax:tool_call><invoke name="weather"><parameter name="city">Rome</parameter></invoke></minimax:tool_call>'),
+    (">>>${recipient}", 'weather\n{"city": "Rome"}>>>now\n{}'),
+    ("<|tools_prefix|>", '<|tools_prefix|>[{"now": {}}, {"weather": {"city": "Rome"}}]<|tools_suffix|>'),
+    (DEEPSEEK_FENCED, next(text for what, text, *_ in FAMILIES["DEEPSEEK"] if what == "3, several")), # its older form
+    (MISTRAL_IDS, '[TOOL_CALLS]weather[CALL_ID]abcdef123[ARGS]{"city": "Paris"}'),
+])  # fmt: skip
 def test_further_families(template, text, takes):
-    assert takes(AnswerGrammar(Notation.of(template)).calls(FUNCTIONS), text)
+    notation = Notation.of(template) if isinstance(template, str) else Notation(calls=template)
+    assert takes(AnswerGrammar(notation).calls(FUNCTIONS), text)
 
 
-def test_reasoning_comes_before_a_call_that_is_asked_for(takes):
-    spoken, call = Notation(THINK), '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    inside, free = (
-        AnswerGrammar(spoken, start=each).calls(FUNCTIONS) for each in ("inside", "free")
-    )
-    assert takes(inside, f"Hm.</thin</think>\n\n{call}")
-    assert not takes(inside, call)
-    assert takes(free, call)
-    assert takes(free, f"<think>Hm.</think>{call}")
-    assert not takes(free, f"Hm.</think>{call}")
-    behind = AnswerGrammar(spoken, start="behind").calls(FUNCTIONS)
-    assert takes(behind, call)
-    assert not takes(behind, f"<think>Hm.</think>{call}")
+NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(("start", "right", "wrong"), [
+    ("inside", [f"Hm.</thin</think>\n\n{NOW}"], [NOW]),
+    ("free", [NOW, f"<think>Hm.</think>{NOW}"], [f"Hm.</think>{NOW}"]),
+    ("behind", [NOW], [f"<think>Hm.</think>{NOW}"]),
+])  # fmt: skip
+def test_reasoning_comes_before_a_call_that_is_asked_for(takes, start, right, wrong):
+    grammar = AnswerGrammar(Notation(THINK), start=start).calls(FUNCTIONS)
+    assert all(takes(grammar, text) for text in right)
+    assert not any(takes(grammar, text) for text in wrong)
 
 
 def test_marks_are_tokens_where_they_are_some(takes, llm):
@@ -134,17 +119,15 @@ def test_marks_are_tokens_where_they_are_some(takes, llm):
 
 
 def test_content_of_a_shape_comes_behind_reasoning(takes):
-    schema = of_schema(
-        {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    )
+    number = {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    schema = of_schema({"type": "object", **number})
     assert AnswerGrammar(Notation()).after_reasoning(schema) == schema
-    assert takes(
-        AnswerGrammar(Notation(THINK), start="inside").after_reasoning(schema),
-        'Hm.</think>\n\n{"n": 3}',
-    )
-    assert takes(AnswerGrammar(Notation(THINK)).after_reasoning(schema), '{"n": 3}')
-    channels = AnswerGrammar(Notation(channels=True)).after_reasoning(schema)
-    assert takes(channels, '<|channel|>final<|message|>{"n": 3}')
+    for made, text in (
+        (AnswerGrammar(Notation(THINK), start="inside"), 'Hm.</think>\n\n{"n": 3}'),
+        (AnswerGrammar(Notation(THINK)), '{"n": 3}'),
+        (AnswerGrammar(Notation(channels=True)), '<|channel|>final<|message|>{"n": 3}'),
+    ):
+        assert takes(made.after_reasoning(schema), text)
 
 
 def test_a_callers_own_grammar_comes_behind_reasoning(takes):
@@ -158,11 +141,8 @@ def test_a_callers_own_grammar_comes_behind_reasoning(takes):
 
 
 def test_content_or_calls(takes):
-    schema = of_schema({"type": "object"})
-    for notation, call in (
-        (Notation(), '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'),
-        (Notation(calls=LLAMA), '{"name": "now", "parameters": {}}'),
-    ):
+    schema, llamas = of_schema({"type": "object"}), '{"name": "now", "parameters": {}}'
+    for notation, call in ((Notation(), NOW), (Notation(calls=LLAMA), llamas)):
         either = AnswerGrammar(notation).content_or_calls(schema, FUNCTIONS)
         assert takes(either, '{"n": 3}')
         assert takes(either, call)
@@ -172,6 +152,6 @@ def test_content_or_calls(takes):
 def test_a_grammar_waits_for_the_mark(takes):
     language, mark = AnswerGrammar(Notation()).lazy(FUNCTIONS) or (Language(""), "")
     assert mark == "<tool_call>"
-    assert takes(language, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
-    assert AnswerGrammar(Notation(calls=LLAMA)).lazy(FUNCTIONS) is None
-    assert AnswerGrammar(Notation(channels=True)).lazy(FUNCTIONS) is None
+    assert takes(language, NOW)
+    for other in (Notation(calls=LLAMA), Notation(channels=True)):
+        assert AnswerGrammar(other).lazy(FUNCTIONS) is None

@@ -33,6 +33,10 @@ def parts_of(pieces, spoken, **asked):
     return parts + parser.finish()
 
 
+def whole(text, spoken=None):
+    return WholeAnswer.of(parts_of([text], spoken or Notation()))
+
+
 def told(answer):
     return answer.content, [(call.name, json.loads(call.arguments)) for call in answer.calls]
 
@@ -73,7 +77,7 @@ def test_arguments_come_as_they_are_written():
 )
 def test_an_object_may_be_a_text_or_null(written, meant):
     text = f'<tool_call>{{"name": "weather", "arguments": {written}}}</tool_call>'
-    assert told(WholeAnswer.of(parts_of([text], Notation()))) == ("", [("weather", meant)])
+    assert told(whole(text)) == ("", [("weather", meant)])
 
 
 def test_arguments_that_are_no_object_complete_no_call():
@@ -98,17 +102,11 @@ def test_text_is_not_held_longer_than_a_mark_may_begin():
     assert [part.text for part in parser.push("box")] == [" <toolbox"]
 
 
-def test_a_call_ends_reasoning():
-    parts = parts_of(
-        ['<think>Hm.\n<tool_call>{"name": "now", "arguments": {}}</tool_call>'], Notation(THINK)
-    )
-    answer = WholeAnswer.of(parts)
+def test_a_call_ends_reasoning_and_a_mark_does_not():
+    called = '<think>Hm.\n<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    answer = whole(called, Notation(THINK))
     assert (answer.reasoning, told(answer)) == ("Hm.", ("", [("now", {})]))
-
-
-def test_a_mark_in_reasoning_is_reasoning():
-    parts = parts_of(["<think>No <tool_call> here.</think>Yes."], Notation(THINK))
-    answer = WholeAnswer.of(parts)
+    answer = whole("<think>No <tool_call> here.</think>Yes.", Notation(THINK))
     assert (answer.reasoning, answer.content) == ("No <tool_call> here.", "Yes.")
 
 
@@ -116,10 +114,8 @@ def test_ids_are_what_templates_take():
     """Mistral's demand nine letters and digits, Kimi's are the model's own; all are different."""
     made = {}
     for family in FAMILIES:
-        texts = [text for _, text, _, calls in FAMILIES[family] if len(calls) == 2]
-        made[family] = [
-            call.id for call in WholeAnswer.of(parts_of(texts[:1], notation_of(family))).calls
-        ]
+        text = next(text for _, text, _, calls in FAMILIES[family] if len(calls) == 2)
+        made[family] = [call.id for call in whole(text, notation_of(family)).calls]
         assert len(set(made[family])) == 2
     assert made["KIMI"] == ["functions.weather:0", "functions.weather:1"]
     assert [len(given) for given in made["MISTRAL"]] == [9, 9]
@@ -133,26 +129,15 @@ def test_a_broken_call_is_content_of_the_whole():
     assert told(WholeAnswer.of(parts)) == (text, [])
 
 
-WORDS = st.sampled_from(
-    sorted(
-        {
-            word
-            for examples in FAMILIES.values()
-            for _, text, _, _ in examples
-            for word in re.split(r"(<[^>]*>|[\[\]{}\":,()\n ])", text)
-            if word
-        }
-        | {"<think>", "</think>", "\\", "'", "x" * 300}
-    )
-)
-NOTATIONS = [notation_of(family) for family in FAMILIES] + [
+ANSWERS = [text for examples in FAMILIES.values() for _, text, *_ in examples]
+SPLIT = {word for text in ANSWERS for word in re.split(r"(<[^>]*>|[\[\]{}\":,()\n ])", text)} - {""}
+WORDS = st.sampled_from(sorted(SPLIT | {"<think>", "</think>", "\\", "'", "x" * 300}))
+FURTHER = ("<|tool_call>call:", "<|tool_call_start|>", "<|channel>", "<|tools_prefix|>")
+NOTATIONS = [
+    *(notation_of(family) for family in FAMILIES),
     *(replace(Notation(THINK), calls=notation_of(family).calls) for family in FAMILIES),
-    Notation(calls=notation.FUNCTIONARY_SPOKEN),
-    *(
-        Notation.of(mark)
-        for mark in ("<|tool_call>call:", "<|tool_call_start|>", "<|channel>", "<|tools_prefix|>")
-    ),
-]
+    Notation(calls=notation.FUNCTIONARY_SPOKEN), *map(Notation.of, FURTHER),
+]  # fmt: skip
 
 
 @given(
@@ -182,9 +167,10 @@ def test_plain_text_stays(text):
     assert WholeAnswer.of(parser.push(text) + parser.finish()) == WholeAnswer("", text)
 
 
-@pytest.mark.parametrize(
-    "text", ['{"a":' * 20_000, "[" * 40_000, "<tool_call>" * 10_000, "\n" * 40_000, "<" * 40_000]
-)
+LONG = ['{"a":' * 20_000, "[" * 40_000, "<tool_call>" * 10_000, "\n" * 40_000, "<" * 40_000]
+
+
+@pytest.mark.parametrize("text", LONG)
 @pytest.mark.parametrize("spoken", NOTATIONS[:9], ids=[*FAMILIES, "think"])
 def test_length_and_depth_do_no_harm(text, spoken):
     """Tens of thousands of brackets, marks or spaces, in small pieces and at once, neither recurse nor take a square of time."""

@@ -11,8 +11,10 @@ TOOLS = [{"name": "add"}, {"name": "sub"}]
 
 
 @pytest.mark.parametrize("form", [None, {}, {"type": "text"}])
-def test_any_text_needs_no_grammar(form):
+def test_any_text_needs_no_grammar_and_any_object_is_json(form):
     assert format_language(form) is None
+    plain = {"type": "json_object"}
+    assert format_language(plain) == format_language({**plain, "schema": None}) is not None
 
 
 @pytest.mark.parametrize("form", [
@@ -24,31 +26,17 @@ def test_a_schema_is_found_wherever_it_stands(form):
     assert format_language(form) == of_schema(SCHEMA)
 
 
-def test_any_object_is_json():
-    assert format_language({"type": "json_object"}) == format_language(
-        {"type": "json_object", "schema": None}
-    )
-
-
 @pytest.mark.parametrize("form", [{"type": "xml"}, {"schema": SCHEMA}, {"type": "json_schema"}])
 def test_a_format_that_there_is_not_is_refused(form):
     with pytest.raises(InputError):
         format_language(form)
 
 
-@pytest.mark.parametrize(
-    ("choice", "left", "wanted"),
-    [
-        (None, TOOLS, None), ("auto", TOOLS, None), ("required", TOOLS, "required"),
-        ({"type": "function", "function": {"name": "sub"}}, TOOLS, "sub"),
-        ({"name": "sub"}, TOOLS, "sub"),
-        (
-            {"type": "allowed_tools", "mode": "required", "tools": [{"name": "add"}]},
-            TOOLS[:1],
-            "required",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("choice", "left", "wanted"), [
+    (None, TOOLS, None), ("auto", TOOLS, None), ("required", TOOLS, "required"),
+    ({"type": "function", "function": {"name": "sub"}}, TOOLS, "sub"), ({"name": "sub"}, TOOLS, "sub"),
+    ({"type": "allowed_tools", "mode": "required", "tools": [{"name": "add"}]}, TOOLS[:1], "required"),
+])  # fmt: skip
 def test_a_choice_leaves_tools_and_wants_one(choice, left, wanted):
     assert tools_left(TOOLS, choice) == (left, wanted)
 

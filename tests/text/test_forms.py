@@ -12,10 +12,8 @@ IGNORES = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 def tool(name, description):
     function = {"name": name, "parameters": {"type": "object", "properties": {}}}
-    return {
-        "type": "function",
-        "function": function | ({"description": description} if description else {}),
-    }
+    told = {"description": description} if description else {}
+    return {"type": "function", "function": {**function, **told}}
 
 
 @pytest.mark.parametrize(("name", "description", "turns"), [

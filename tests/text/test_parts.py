@@ -11,15 +11,8 @@ from pyspec.engine.options import OFF, AnswerOptions
 from pyspec.engine.statistics import Tally, speculation_report
 from pyspec.sampling.options import Sampling
 from pyspec.screen.words import speed_sentence, stats_line
-from pyspec.text.parts import (
-    AnswerPart,
-    Piece,
-    RecordResult,
-    Result,
-    TokenLogprobs,
-    result_of,
-    targets_own,
-)
+from pyspec.text import parts
+from pyspec.text.parts import AnswerPart, Piece, RecordResult, Result, result_of, targets_own
 
 CALL = [AnswerPart("call", "now", 0, "c1"), AnswerPart("arguments", "{}", 0)]
 BLOCK = {"times_plain": 1.5}
@@ -34,48 +27,39 @@ EARLIER = (
 def test_a_message_has_only_what_was_said():
     said = Result.of([AnswerPart("content", "Yes")])
     assert said.message() == {"role": "assistant", "content": "Yes"}
-
-
-def test_a_message_of_calls_alone_has_no_content():
     message = Result.of([AnswerPart("reasoning", "Hm"), *CALL]).message()
     assert (message["content"], message["reasoning_content"]) == (None, "Hm")
     assert message["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
 
 
 def test_pieces_make_a_result():
-    pieces = [
-        Piece(targets_own([5, 6]), parts=[AnswerPart("content", "a")]),
-        Piece(targets_own([7]), "length", parts=[AnswerPart("content", "b")]),
-    ]
-    said = result_of(pieces, {"prompt_tokens": 4})
+    first = Piece(targets_own([5, 6]), parts=[AnswerPart("content", "a")])
+    last = Piece(targets_own([7]), "length", parts=[AnswerPart("content", "b")])
+    said = result_of([first, last], {"prompt_tokens": 4})
     assert (said.text, said.finish_reason) == ("ab", "length")
     assert said.tokens == targets_own([5, 6, 7])
     assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (4, 3)
-
-
-def test_pieces_without_an_end_were_cut_by_an_error():
-    assert result_of([Piece((), parts=[AnswerPart("content", "a")])], None).finish_reason == "error"
+    assert result_of([first], None).finish_reason == "error"  # which cut it
 
 
 def test_a_journal_of_an_earlier_version_reads_as_the_same():
     result = msgspec.json.decode(EARLIER, type=RecordResult)
     assert (result.index, result.text, result.speculation) == (3, "t", BLOCK)
     assert msgspec.json.decode(msgspec.json.encode(result), type=RecordResult) == result
-
-
-def test_a_journal_has_no_tokens():
-    result = RecordResult(index=0, id="a", prompt_sha256="0", text="t", speculation=BLOCK)
-    assert set(msgspec.json.decode(msgspec.json.encode(result))) == {
-        "index", "id", "prompt_sha256", "text", "speculation",
-    }  # fmt: skip
+    short = RecordResult(index=0, id="a", prompt_sha256="0", text="t", speculation=BLOCK)
+    kept = msgspec.json.decode(msgspec.json.encode(short))  # no tokens
+    assert set(kept) == {"index", "id", "prompt_sha256", "text", "speculation"}
 
 
 @pytest.fixture
 def of_a_batch(tiny_ascii):
-    settings = Settings(max_tokens=12, raw=True)
-    with Batch(
-        str(tiny_ascii), draft="lookup", n_ctx=256, parallel=1, n_threads=1, settings=settings
-    ) as batch:
+    how = {
+        "n_ctx": 256,
+        "parallel": 1,
+        "n_threads": 1,
+        "settings": Settings(max_tokens=12, raw=True),
+    }
+    with Batch(str(tiny_ascii), draft="lookup", **how) as batch:
         (result,) = batch.run(["hello"])
     return result
 
@@ -89,24 +73,18 @@ def of_the_class(open_llama, tiny_ascii):
 
 
 def test_the_block_has_the_same_keys_at_every_door(of_a_batch, of_the_class):
-    assert of_a_batch.speculation.keys() == of_the_class.keys()
-    told = ("draft", "companion", "verification", "prompt_tokens")
-    assert [of_a_batch.speculation[name] for name in told] == [of_the_class[name] for name in told]
-
-
-def test_a_batchs_result_is_shown_like_any(of_a_batch):
     block = of_a_batch.speculation
+    assert block.keys() == of_the_class.keys()
+    told = ("draft", "companion", "verification", "prompt_tokens")
+    assert [block[name] for name in told] == [of_the_class[name] for name in told]
     assert stats_line(block, of_a_batch.rate).startswith("12 tokens | ")
     assert speed_sentence(block, of_a_batch.rate)
 
 
 def test_what_decodes_plainly_has_no_draft():
     options = AnswerOptions(Sampling(temperature=0.0), OFF)
-    block = options.block(
-        Tally(),
-        speculation_report(Tally(), (1, 0), {"tokens_per_second": 9.0}),
-        ("lookup", "judge"),
-    )
+    report = speculation_report(Tally(), (1, 0), {"tokens_per_second": 9.0})
+    block = options.block(Tally(), report, ("lookup", "judge"))
     assert (block["draft"], block["companion"]) == ("none", "none")
 
 
@@ -114,7 +92,7 @@ def test_what_decodes_plainly_has_no_draft():
 def test_log_probabilities_are_of_a_sum_of_one(more):
     row = np.array([1.0, 3.0, 2.0, -50.0], np.float32)
     wanted = np.log(np.exp(row) / np.exp(row).sum())
-    made = TokenLogprobs.of(row + np.float32(more), 0, 2)
+    made = parts.TokenLogprobs.of(row + np.float32(more), 0, 2)
     assert made.value == pytest.approx(wanted[0])
     assert dict(made.top) == pytest.approx({1: wanted[1], 2: wanted[2]})
     assert [i for i, _ in made.top] == [1, 2]

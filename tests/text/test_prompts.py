@@ -31,15 +31,14 @@ def llm(model, open_llama):
     return open_llama(model, trust=True, draft="lookup")
 
 
-def test_a_prompt_is_prefix_suffix_and_the_gap(llm):
+def test_a_prompt_is_prefix_suffix_and_the_gap(llm, model, open_llama):
     """What a user wrote is text, whatever it looks like."""
     assert FillIn(llm).tokens("ab", "c") == [PRE, *ids("ab"), SUF, *ids("c"), MID]
     assert FillIn(llm).tokens("<suf>", "") == [PRE, *ids("<suf>"), SUF, MID]
-
-
-def test_the_suffix_comes_first_where_asked_for(model, open_llama):
-    llm = open_llama(model, trust=True, spm_infill=True)
-    assert FillIn(llm).tokens("ab", "c") == [SUF, *ids("c"), PRE, *ids("ab"), MID]
+    other = FillIn(
+        open_llama(model, trust=True, spm_infill=True)
+    )  # the suffix first, where asked for
+    assert other.tokens("ab", "c") == [SUF, *ids("c"), PRE, *ids("ab"), MID]
 
 
 def test_other_files_come_in_front(llm):
@@ -69,12 +68,12 @@ def test_the_class_fills_in(llm):
     assert made["usage"]["prompt_tokens"] == 6
 
 
-def test_a_model_without_such_tokens_refuses(open_llama, tiny_ascii):
+def test_what_has_no_such_tokens_refuses(open_llama, tiny_ascii):
     with pytest.raises(InputError, match="no tokens for filling in"):
         open_llama(tiny_ascii).create_completion("ab", suffix="c")
-
-
-def test_a_chat_has_no_suffix():
+    with opening(tiny_ascii) as start:
+        told = ask(start(), "/infill", 400, input_prefix="a", input_suffix="b")
+    assert "no tokens for filling in" in told["error"]["message"]
     with pytest.raises(InputError, match="suffix is not supported"):
         records_of(ChatBody(messages=[{"role": "user", "content": "a"}], suffix="b"), "x")
 
@@ -86,40 +85,24 @@ def server(model, tiny_ascii):
 
 
 def test_three_doors_say_the_same(server, llm):
-    text = llm.create_completion("ab", suffix="c", max_tokens=8, temperature=0)["choices"][0][
-        "text"
-    ]
+    (choice,) = llm.create_completion("ab", suffix="c", max_tokens=8, temperature=0)["choices"]
     plain = ask(server, "/v1/completions", prompt="ab", suffix="c", max_tokens=8)
     infill = ask(server, "/infill", input_prefix="a", prompt="b", input_suffix="c", n_predict=8)
     options = {"num_predict": 8}
     ollama = ask(server, "/api/generate", prompt="ab", suffix="c", options=options, stream=False)
-    assert plain["choices"][0]["text"] == infill["content"] == ollama["response"] == text
+    assert plain["choices"][0]["text"] == infill["content"] == ollama["response"] == choice["text"]
 
 
 def test_infill_takes_files_and_more_than_fits(server):
-    extra = [{"filename": "x.c", "text": "y" * 3000}]
-    told = ask(
-        server, "/infill", input_prefix="a" * 2000, input_suffix="c", input_extra=extra, n_predict=4
-    )
+    given = {"input_extra": [{"filename": "x.c", "text": "y" * 3000}], "n_predict": 4}
+    told = ask(server, "/infill", input_prefix="a" * 2000, input_suffix="c", **given)
     assert 1000 < told["tokens_evaluated"] <= 1020
     told = ask(server, "/v1/completions", 400, prompt="a" * 2000, suffix="c")
     assert told["error"]["code"] == "context_length_exceeded"
-
-
-def test_an_empty_prefix_is_a_gap_too(server):
+    # an empty prefix is a gap too
     assert ask(server, "/infill", input_suffix="c", n_predict=2)["tokens_evaluated"] == 4
-    assert (
-        ask(server, "/v1/completions", prompt="", suffix="c", max_tokens=2)["usage"][
-            "prompt_tokens"
-        ]
-        == 4
-    )
-
-
-def test_a_server_of_another_model_refuses(tiny_ascii):
-    with opening(tiny_ascii) as start:
-        told = ask(start(), "/infill", 400, input_prefix="a", input_suffix="b")
-    assert "no tokens for filling in" in told["error"]["message"]
+    told = ask(server, "/v1/completions", prompt="", suffix="c", max_tokens=2)
+    assert told["usage"]["prompt_tokens"] == 4
 
 
 TEXTS = st.text("<|a]", max_size=6)
@@ -129,12 +112,10 @@ WORDS = st.lists(st.text("<|a]", min_size=1, max_size=4), max_size=5, unique=Tru
 @given(words=WORDS, text=TEXTS)
 def test_neighbours_that_could_complete_a_word_are_known(words, text):
     """Behind a text that ends with a word's first part, and before one that begins with two characters of its last."""
-    behind = any(
-        text[n:] != word and word.startswith(text[n:]) for word in words for n in range(len(text))
-    )
-    before = any(
-        text[:n] != word and word.endswith(text[:n]) for word in words for n in range(2, len(text) + 1)
-    )  # fmt: skip
+    ends = [text[n:] for n in range(len(text))]
+    starts = [text[:n] for n in range(2, len(text) + 1)]
+    behind = any(end != word and word.startswith(end) for word in words for end in ends)
+    before = any(start != word and word.endswith(start) for word in words for start in starts)
     made = Words({word: n for n, word in enumerate(words)})
     assert made.joins(text) == [len(text)] * behind + [0] * before
 

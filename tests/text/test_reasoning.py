@@ -33,15 +33,12 @@ HY3 = "{% if reasoning_effort not in ['high', 'low', 'no_think'] %}{{ raise_exce
 KIMI = HY3.replace("reasoning_effort", "thinking_effort").replace("no_think", "max")
 
 
-@pytest.mark.parametrize(
-    ("template", "asked", "variable", "word"),
-    [
-        (HY3, "medium", "reasoning_effort", "high"), (HY3, "minimal", "reasoning_effort", "low"),
-        (HY3, "low", "reasoning_effort", "low"), (HY3, "max", "reasoning_effort", "high"),
-        (KIMI, "medium", "thinking_effort", "high"), (KIMI, "minimal", "thinking_effort", "low"),
-        (KIMI, "max", "thinking_effort", "max"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("template", "asked", "variable", "word"), [
+    (HY3, "medium", "reasoning_effort", "high"), (HY3, "minimal", "reasoning_effort", "low"),
+    (HY3, "low", "reasoning_effort", "low"), (HY3, "max", "reasoning_effort", "high"),
+    (KIMI, "medium", "thinking_effort", "high"), (KIMI, "minimal", "thinking_effort", "low"),
+    (KIMI, "max", "thinking_effort", "max"),
+])  # fmt: skip
 def test_words_for_effort_are_the_templates(template, asked, variable, word):
     """The nearest of those that it takes; of two as near, that for more."""
     found = known_efforts(template)
@@ -49,8 +46,7 @@ def test_words_for_effort_are_the_templates(template, asked, variable, word):
 
 
 @pytest.mark.parametrize("template", [
-    "{{ 'Reasoning: ' + reasoning_effort }}",
-    "{% if reasoning_effort in ['low', 'minimal'] %}{% endif %}",
+    "{{ 'Reasoning: ' + reasoning_effort }}", "{% if reasoning_effort in ['low', 'minimal'] %}{% endif %}",
     "{% if reasoning_effort not in [1, 2] %}{% endif %}", "{{ messages }}",
 ])  # fmt: skip
 def test_templates_that_refuse_no_word_get_it_as_it_is(template):

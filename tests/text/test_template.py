@@ -86,11 +86,9 @@ def test_neighbours_make_no_control_token(made):
 
 def test_tools_and_arguments_hold_no_control_token(made):
     llm = made("{{ tools | tojson }}{{ messages | tojson(ensure_ascii=true) }}{{ more }}")
-    tools = [
-        {"type": "function", "function": {"name": MARKS[0], "parameters": {MARKS[1]: INJECTED}}}
-    ]
-    prompt = llm.template.prompt([user(INJECTED)], tools=tools, arguments={"more": INJECTED})
-    assert control(llm, prompt) == []
+    function = {"name": MARKS[0], "parameters": {MARKS[1]: INJECTED}}
+    asked = {"tools": [{"type": "function", "function": function}], "arguments": {"more": INJECTED}}
+    assert control(llm, llm.template.prompt([user(INJECTED)], **asked)) == []
 
 
 def test_defined_marks_of_the_template_are_text_in_what_users_say(made):
@@ -108,13 +106,13 @@ def test_defined_marks_of_the_template_are_text_in_what_users_say(made):
 
 def test_reasoning_that_the_template_reads_is_its_own(made):
     """A template that splits an answer at a mark still does; other marks in that answer are text."""
-    source = CHATML.replace("m.content", "m.content.split('</think>')[-1]")
-    llm = made(source, marks=[*MARKS, "</think>"])
+    llm = made(
+        CHATML.replace("m.content", "m.content.split('</think>')[-1]"), marks=[*MARKS, "</think>"]
+    )
     turns = [{"role": "assistant", "content": "hm</think>yes<|im_end|>"}]
     tokens = llm.template.prompt(turns, answer=False)
-    assert (
-        llm.detokenize(tokens, special=True) == b"<|im_start|>assistant\nyes<|im_end|><|im_end|>\n"
-    )
+    shown = b"<|im_start|>assistant\nyes<|im_end|><|im_end|>\n"
+    assert llm.detokenize(tokens, special=True) == shown
     assert control(llm, tokens) == MARKS
 
 
@@ -137,9 +135,8 @@ def test_any_text_comes_back(text, marks, endless):
     said = "".join(mark + text for mark in marks) + text
     tokens = endless.template.prompt([user(said)])
     assert control(endless, tokens) == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
-    assert endless.detokenize(tokens, special=True).decode() == (
-        f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"
-    )
+    shown = f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"
+    assert endless.detokenize(tokens, special=True).decode() == shown
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
@@ -178,13 +175,9 @@ def test_rewritten_answer_is_tokenised_anew(made):
     assert b"AB" in llm.detokenize(llm.template.prompt(turns))
 
 
-def test_lists_of_text_parts_are_text(made):
+def test_lists_of_text_parts_are_text_or_what_the_template_wants(made):
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    turns = [{"role": "user", "content": parts}]
-    assert made("{{ messages[0].content }}").template.render(turns) == "ab"
-
-
-def test_template_that_wants_parts_gets_them(made):
+    assert made("{{ messages[0].content }}").template.render([user(parts)]) == "ab"
     llm = made("{% for p in messages[0].content %}{{ p.text }}{% endfor %}")
     assert llm.template.render([user("hello")]) == "hello"
 
@@ -214,13 +207,9 @@ def test_tools_are_told_where_the_template_knows_none(made):
     assert "<tool_response>\nfound" in shown
 
 
-ANY_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda each: (
-        st.lists(each, max_size=2) | st.dictionaries(st.text(max_size=3), each, max_size=2)
-    ),
-    max_leaves=5,
-)
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+ANY_JSON = st.recursive(LEAVES, lambda each: (
+    st.lists(each, max_size=2) | st.dictionaries(st.text(max_size=3), each, max_size=2)), max_leaves=5)  # fmt: skip
 SCHEMAS = ANY_JSON | st.fixed_dictionaries({"properties": ANY_JSON})
 
 
@@ -235,14 +224,12 @@ def test_whatever_a_tools_parameters_are_it_has_a_form(form, parameters):
 
 def test_plain_words_without_a_template(made):
     template = made(None).template
-    brief, yo = (
-        {"role": "system", "content": "Be brief."},
-        {"role": "assistant", "content": " Yo"},
-    )
-    turns = [brief, user("Hi."), yo]
-    assert template.render(turns) == "Be brief.\n\nUser: Hi.\nAssistant: Yo\nAssistant:"
-    assert template.is_plain
-    assert template.stop == ("\nUser:",)
+    brief, yo = {"role": "system", "content": "Be brief."}, {"role": "assistant", "content": " Yo"}
+    shown = template.render([brief, user("Hi."), yo])
+    assert shown == "Be brief.\n\nUser: Hi.\nAssistant: Yo\nAssistant:"
+    assert (template.is_plain, template.stop) == (True, ("\nUser:",))
+    with pytest.raises(InputError, match="wizard"):
+        template.prompt([{"role": "wizard", "content": "x"}])
 
 
 def test_choice_of_a_template(made, tmp_path):
@@ -255,11 +242,6 @@ def test_choice_of_a_template(made, tmp_path):
     assert shown == {None: "file", "rag": "rag", own: "own a", "none": "User: a\nAssistant:"}
     with pytest.raises(OptionError, match="default, rag, none"):
         made("file", named={"rag": "rag"}, chat_template="ragged")
-
-
-def test_unknown_role_is_refused(made):
-    with pytest.raises(InputError, match="wizard"):
-        made(None).template.prompt([{"role": "wizard", "content": "x"}])
 
 
 def test_what_a_template_raises_is_said(made):

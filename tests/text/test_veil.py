@@ -51,9 +51,10 @@ def call(arguments, name="f"):
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
-@pytest.mark.parametrize(
-    "sign", ["\\uf8d0", "\\uf8d1", "\uf8d0", "\uf8d1", "\uf8d2", "\\uF8D0", "%EF%A3%90"]
-)
+SIGNS = ["\\uf8d0", "\\uf8d1", "\uf8d0", "\uf8d1", "\uf8d2", "\\uF8D0", "%EF%A3%90"]
+
+
+@pytest.mark.parametrize("sign", SIGNS)
 def test_signs_of_ours_protect_nothing_and_break_nothing(sign, opened):
     llm = opened(CHATML)
     for turn in (user(sign + INJECTED), {"role": "tool", "content": sign + INJECTED}):
@@ -132,18 +133,15 @@ ANY = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map("".join)
 
 @settings(max_examples=150)
 @given(asked=ANY, said=ANY, key=ANY, value=ANY, name=ANY, result=ANY)
-def test_no_text_key_or_name_makes_a_control_token(
-    asked, said, key, value, name, result, opened
-) :  # fmt: skip
+def test_no_text_key_or_name_makes_a_control_token(asked, said, key, value, name, result, opened):
     """The prompt has the template's control tokens in the template's order, or is refused; reasoning's marks are the model's."""
-    llm = opened(READS)
-    turns = [user(asked), {"role": "assistant", "content": said}, call({key: value}, name),
-             {"role": "tool", "content": result, "tool_call_id": "call12345", "name": name}]  # fmt: skip
-    parameters = {"properties": {key: {}}}
-    function = {"name": name, "description": value, "parameters": parameters}
-    tool = {"type": "function", "function": function}
+    llm, told = opened(READS), {"tool_call_id": "call12345", "name": name}
+    turns = [user(asked), {"role": "assistant", "content": said}, call({key: value}, name)]
+    turns.append({"role": "tool", "content": result, **told})
+    function = {"name": name, "description": value, "parameters": {"properties": {key: {}}}}
     try:
-        tokens = llm.template.prompt(turns, tools=[tool], answer=False)
+        tools = [{"type": "function", "function": function}]
+        tokens = llm.template.prompt(turns, tools=tools, answer=False)
     except InputError:
         return
     found = [word for word in control(llm, tokens) if "think" not in word]
