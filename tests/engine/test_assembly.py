@@ -9,15 +9,9 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from pyspec.draft.lookup import ForeignDrafter, LookupDrafter
 from pyspec.engine import models
 from pyspec.engine.assembly import choose_parts
-from pyspec.errors import (
-    DraftMismatch,
-    EngineError,
-    ModelError,
-    ModelInvalid,
-    ModelNotFound,
-    ModelUnreadable,
-    OptionError,
-)
+from pyspec.errors import DraftMismatch, EngineError, ModelError, ModelInvalid, OptionError
+from pyspec.errors import ModelNotFound as Missing
+from pyspec.errors import ModelUnreadable as Unreadable
 from pyspec.llama.speculative import SpeculativeLlama
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
@@ -32,30 +26,23 @@ def target(open_plain, tiny_target):
 # -- what is chosen ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("draft", "companion", "drafter", "file", "names"),
-    [
-        ("none", "auto", type(None), False, ("none", "none")),
-        ("lookup", "auto", LookupDrafter, False, ("lookup", "none")),
-        ("FILE", "none", type(None), True, ("draft", "none")),
-        ("lookup+FILE", "none", LookupDrafter, True, ("lookup+draft", "none")),
-        # no shipped draft fits a model that nobody knows
-        ("auto", "auto", LookupDrafter, False, ("lookup", "none")),
-        (LlamaPromptLookupDecoding(), "auto", ForeignDrafter, False, ("LlamaPromptLookupDecoding", "none")),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("draft", "companion", "drafter", "file", "names"), [
+    ("none", "auto", type(None), False, ("none", "none")),
+    ("lookup", "auto", LookupDrafter, False, ("lookup", "none")),
+    ("FILE", "none", type(None), True, ("draft", "none")),
+    ("lookup+FILE", "none", LookupDrafter, True, ("lookup+draft", "none")),
+    # no shipped draft fits a model that nobody knows
+    ("auto", "auto", LookupDrafter, False, ("lookup", "none")),
+    (LlamaPromptLookupDecoding(), "auto", ForeignDrafter, False, ("LlamaPromptLookupDecoding", "none")),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 def test_what_a_word_or_an_object_chooses(target, tiny_draft, draft, companion, drafter, file, names):  # fmt: skip
     given = draft.replace("FILE", str(tiny_draft)) if isinstance(draft, str) else draft
     parts = choose_parts(target, given, companion)
     assert type(parts.drafter) is drafter
     assert (parts.draft, parts.companion) == (tiny_draft if file else None, None)
     assert parts.names == names
-
-
-def test_drafter_object(target):
-    drafter = Scripted(lambda _tokens, _limit: [])
-    assert choose_parts(target, drafter, "auto").drafter is drafter
+    own = Scripted(lambda _tokens, _limit: [])
+    assert choose_parts(target, own, "auto").drafter is own
 
 
 @pytest.mark.parametrize("draft", [None, 3, object(), ["lookup"]])
@@ -64,10 +51,10 @@ def test_something_else_is_refused(target, draft):
         choose_parts(target, draft, "auto")
 
 
-@pytest.mark.parametrize(
-    ("draft", "said"),
-    [("lookup", "not used"), ("FILE", "nothing to add"), ("LINK", "nothing to add")],
-)
+JUDGED = [("lookup", "not used"), ("FILE", "nothing to add"), ("LINK", "nothing to add")]
+
+
+@pytest.mark.parametrize(("draft", "said"), JUDGED)
 def test_a_companion_that_has_nothing_to_judge_is_left_out(target, tiny_draft, tmp_path, draft, said):  # fmt: skip
     """Without a draft model, or where it is that model itself, by whatever name; a note says so."""
     link = tmp_path / "other.gguf"
@@ -128,35 +115,26 @@ def test_another_vocabulary_is_refused(open_llama, tiny_target, tiny_draft, tmp_
 
 def test_padded_vocabulary_is_accepted(open_llama, tiny_target, tmp_path):
     """A family pads its vocabularies differently: a few more tokens at the end do no harm."""
-    padded = tiny.write(
-        tmp_path / "padded.gguf", tokens=[*tiny.TOKENS, *(f"<pad{i}>" for i in range(20))]
-    )
-    plain = ask(open_llama(tiny_target), PROMPT)
-    llm = open_llama(tiny_target, draft=padded)
-    assert ask(llm, PROMPT).ids == plain.ids
-    llm = open_llama(padded, draft=tiny_target)
-    assert ask(llm, PROMPT).ids == ask(open_llama(padded), PROMPT).ids
+    more = [f"<pad{i}>" for i in range(20)]
+    padded = tiny.write(tmp_path / "padded.gguf", tokens=[*tiny.TOKENS, *more])
+    for target, draft in ((tiny_target, padded), (padded, tiny_target)):
+        llm = open_llama(target, draft=draft)
+        assert ask(llm, PROMPT).ids == ask(open_llama(target), PROMPT).ids
     assert llm.last_speculation["drafted"] > 0
 
 
-@pytest.mark.parametrize(
-    ("make", "error"),
-    [
-        (lambda _path, _whole: None, ModelNotFound), (lambda path, _whole: path.mkdir(), ModelUnreadable),
-        (lambda path, _whole: path.write_bytes(b"junk, not a model"), ModelError),
-        (lambda path, _whole: path.write_bytes(b""), ModelError),
-        (lambda path, whole: path.write_bytes(whole[:-5000]), ModelInvalid),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "error"), [
+    (lambda _path, _whole: None, Missing), (lambda path, _whole: path.mkdir(), Unreadable),
+    (lambda path, _whole: path.write_bytes(b"junk, not a model"), ModelError),
+    (lambda path, _whole: path.write_bytes(b""), ModelError),
+    (lambda path, whole: path.write_bytes(whole[:-5000]), ModelInvalid),
+])  # fmt: skip
 def test_draft_that_is_no_model(open_llama, tiny_target, tmp_path, make, error):
     path = tmp_path / "x.gguf"
     make(path, tiny_target.read_bytes())
     with pytest.raises(error, match=r"x\.gguf"):
         open_llama(tiny_target, draft=path)
-
-
-def test_unknown_name(open_llama, tiny_target):
-    with pytest.raises(ModelNotFound):
+    with pytest.raises(Missing):
         open_llama(tiny_target, draft="no-such-draft")
 
 

@@ -59,11 +59,13 @@ def written(folder, arch, n_heads):
     return path
 
 
-@pytest.mark.parametrize(("arch", "n_heads"), [
-    ("step35", 2),
-    *(pytest.param(arch, n, marks=pytest.mark.slow) for arch in sorted(CHAINED_HEADS) for n in (2,
-     3)),
-])  # fmt: skip
+_MORE = [(arch, n) for arch in sorted(CHAINED_HEADS) for n in (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("arch", "n_heads"),
+    [("step35", 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in _MORE)],
+)
 def test_each_token_is_its_own_heads(arch, n_heads, tmp_path, own_cache):
     path = written(tmp_path, arch, n_heads)
     same, found = told(look, path, n_heads, "mtp")
@@ -73,10 +75,8 @@ def test_each_token_is_its_own_heads(arch, n_heads, tmp_path, own_cache):
 
 
 def answer_four(path):
-    records = [
-        Record(id=str(i), prompt="abca" + "bcd"[: i % 4], max_tokens=24, temperature=0.0)
-        for i in range(4)
-    ]
+    how = {"max_tokens": 24, "temperature": 0.0}
+    records = [Record(id=str(i), prompt="abca" + "bcd"[: i % 4], **how) for i in range(4)]
     texts, proposed = [], 0
     for draft in ("none", "mtp"):
         options = {**EXACT, "n_ctx": 64, "draft": draft, "length": "fixed:3"}

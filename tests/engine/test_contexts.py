@@ -7,13 +7,10 @@ from hypothesis import strategies as st
 from pyspec.engine.contexts import WASTE, Layout, best_parallel, lay_out
 from pyspec.engine.kept import common
 
+NEEDS = st.lists(st.integers(1, 8192), min_size=1, max_size=64)
 
-@given(
-    st.integers(1, 64),
-    st.integers(1, 8192),
-    st.lists(st.integers(1, 8192), min_size=1, max_size=64),
-    st.booleans(),
-)
+
+@given(st.integers(1, 64), st.integers(1, 8192), NEEDS, st.booleans())
 def test_every_record_fits(n_slots, n_ctx, needs, streams):
     """A stream holds the longest record; a pool holds the longest ones together, and any one that the context allows."""
     needs = sorted((min(need, n_ctx) for need in needs), reverse=True)

@@ -8,28 +8,15 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from helpers import tiny
-from helpers.draws import (
-    LIMIT,
-    MANY_ANSWERS,
-    N_DRAWS,
-    PROMPT,
-    WIDE,
-    Source,
-    apart,
-    chances,
-    pairs,
-    possible,
-    sized,
-    texts,
-)
+from helpers import draws, tiny
+from helpers.draws import LIMIT, N_DRAWS, PROMPT, WIDE, Source, apart, pairs, sized
 
 from pyspec._lib import ffi, lib
 from pyspec.draft.simple import LengthPolicy
 from pyspec.draft.types import Plan
 from pyspec.sampling.chain import xtc_chance
 
-pytestmark = MANY_ANSWERS
+pytestmark = draws.MANY_ANSWERS
 
 GRAMMAR = "root ::= [a-e] [c-j]+"
 LETTERS = [list(range(tiny.A, tiny.A + 5)), list(range(tiny.A + 2, tiny.A + 10))]
@@ -38,21 +25,24 @@ XTC = {"xtc_probability": 0.6, "xtc_threshold": 0.08}
 PENALTIES = {"repeat_penalty": 1.5, "frequency_penalty": 0.7, "presence_penalty": 0.3}
 
 
-@pytest.mark.parametrize(
-    ("options", "grammar", "n_draws"),
-    sized(
-        ({"temperature": 0.5}, None), ({"temperature": 1.0}, None), ({"temperature": 2.0}, None),
-        ({"temperature": -1.0}, None), ({"top_k": 4}, None), ({"top_p": 0.7}, None), ({"min_p": 0.1}, None),
-        ({"typical_p": 0.6}, None), ({"typical_p": 0.9, "top_k": 20, "top_p": 0.9}, None),
-        ({"logit_bias": {tiny.A: 1.5, tiny.A + 1: -2.0, tiny.A + 7: 3.0}}, None),
-        ({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}, None), (PENALTIES, None), ({}, GRAMMAR),
-        (DRY, None), ({**DRY, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["a"]}, None), (XTC, None),
-        ({"dynatemp_range": 0.9, "dynatemp_exponent": 1.5}, None),
-        ({**PENALTIES, **DRY, **XTC, "dynatemp_range": 0.5, "top_k": 12, "min_p": 0.02}, GRAMMAR),
-        few=(1, 8, 10, 17),
-    ),
-    ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else None,
+SHAPES = sized(
+    ({"temperature": 0.5}, None), ({"temperature": 1.0}, None), ({"temperature": 2.0}, None),
+    ({"temperature": -1.0}, None), ({"top_k": 4}, None), ({"top_p": 0.7}, None), ({"min_p": 0.1}, None),
+    ({"typical_p": 0.6}, None), ({"typical_p": 0.9, "top_k": 20, "top_p": 0.9}, None),
+    ({"logit_bias": {tiny.A: 1.5, tiny.A + 1: -2.0, tiny.A + 7: 3.0}}, None),
+    ({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}, None), (PENALTIES, None), ({}, GRAMMAR),
+    (DRY, None), ({**DRY, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["a"]}, None), (XTC, None),
+    ({"dynatemp_range": 0.9, "dynatemp_exponent": 1.5}, None),
+    ({**PENALTIES, **DRY, **XTC, "dynatemp_range": 0.5, "top_k": 12, "min_p": 0.02}, GRAMMAR),
+    few=(1, 8, 10, 17),
 )  # fmt: skip
+
+
+def named(value):
+    return ",".join(map(str, value)) if isinstance(value, dict) else None
+
+
+@pytest.mark.parametrize(("options", "grammar", "n_draws"), SHAPES, ids=named)
 def test_texts_have_the_targets_distribution(tiny_target, near_draft, options, grammar, n_draws):
     sampling = replace(WIDE, **options)
     expected = pairs(tiny_target, sampling, LETTERS if grammar else None)
@@ -62,31 +52,25 @@ def test_texts_have_the_targets_distribution(tiny_target, near_draft, options, g
     assert 0.05 * source.drafted < source.accepted < 0.95 * source.drafted
 
 
-@pytest.mark.parametrize(
-    ("kind", "n_seq", "n_draws"),
-    sized(("none", 40), ("lookup", 40), ("eagle3", 20), ("mtp", 20), few=(1, 2)),
-)
+DRAFTERS = sized(("none", 40), ("lookup", 40), ("eagle3", 20), ("mtp", 20), few=(1, 2))
+
+
+@pytest.mark.parametrize(("kind", "n_seq", "n_draws"), DRAFTERS)
 def test_every_drafter_keeps_the_distribution(
     tiny_target, tiny_eagle3, headed, kind, n_seq, n_draws
 ):
     target = headed if kind == "mtp" else tiny_target
-    sampling = replace(WIDE, temperature=1.5)
-    with closing(
-        Source(target, tiny_eagle3 if kind == "eagle3" else kind, n_seq, sampling)
-    ) as source:
+    sampling, draft = replace(WIDE, temperature=1.5), tiny_eagle3 if kind == "eagle3" else kind
+    with closing(Source(target, draft, n_seq, sampling)) as source:
         counts = source.pairs(n_draws)
     assert apart(counts, pairs(target, sampling)) < LIMIT
     assert (source.drafted > 0) is (kind != "none")
 
 
-@pytest.mark.parametrize(
-    ("options", "n_draws"),
-    sized(
-        ({},),
-        ({**PENALTIES, "typical_p": 0.8, "logit_bias": {tiny.A: 2.0}, "min_p": 0.02},),
-        few=(1,),
-    ),
-)
+SHAPED = {**PENALTIES, "typical_p": 0.8, "logit_bias": {tiny.A: 2.0}, "min_p": 0.02}
+
+
+@pytest.mark.parametrize(("options", "n_draws"), sized(({},), (SHAPED,), few=(1,)))
 def test_long_drafts_keep_the_distribution(tiny_target, near_draft, options, n_draws):
     sampling = replace(WIDE, **options)
     with closing(Source(tiny_target, near_draft, 20, sampling, length=4)) as source:
@@ -100,14 +84,14 @@ def test_a_draft_draws_what_the_targets_chain_would_leave_it(tiny_target, near_d
     sampling = replace(WIDE, **options)
     with closing(Source(tiny_target, near_draft, 1, sampling)) as source:
         drawn = {source.drafted_first(seed) for seed in range(400)}
-    assert sorted(drawn) == possible(chances(near_draft, sampling)[0])
+    assert sorted(drawn) == draws.possible(draws.chances(near_draft, sampling)[0])
 
 
 def test_three_tokens_have_the_targets_distribution_under_top_k(tiny_target, near_draft):
     sampling = replace(WIDE, top_k=3)
     with closing(Source(tiny_target, near_draft, 40, sampling, length=3)) as source:
         counts = source.texts(N_DRAWS, 3)
-    assert apart(counts, texts(tiny_target, sampling, 3)) < LIMIT
+    assert apart(counts, draws.texts(tiny_target, sampling, 3)) < LIMIT
     assert 0.05 * source.drafted < source.accepted < 0.95 * source.drafted
 
 
@@ -120,18 +104,12 @@ class Nosy(LengthPolicy):
 
     def plan(self, places):
         length = 1 + (self._accepted + places[0].depth) % 3
-        return Plan(
-            [min(length, place.room) for place in places], use_companion=self._accepted % 2 == 0
-        )
+        lengths = [min(length, place.room) for place in places]
+        return Plan(lengths, use_companion=self._accepted % 2 == 0)
 
     def choose(self, drafts):
-        return [self._length(draft) for draft in drafts]
-
-    def _length(self, draft):
-        seen = [
-            *draft.p, *(draft.s or ()), *(draft.a or ()), *(draft.pc or ()), *(draft.agree or ()),
-        ]  # fmt: skip
-        return int(1e4 * sum(seen)) % (draft.n + 1)
+        seen = ([*d.p, *(d.s or ()), *(d.a or ()), *(d.pc or ()), *(d.agree or ())] for d in drafts)
+        return [int(1e4 * sum(each)) % (draft.n + 1) for draft, each in zip(drafts, seen)]
 
     def observe(self, outcome):
         self._accepted += sum(seq.n_accepted for seq in outcome.seqs)
@@ -173,11 +151,10 @@ def by_hand(source, n, position):
     return counts
 
 
-@pytest.mark.parametrize(
-    ("position", "passes"),
-    [(max, True), (min, False)],
-    ids=["of its own position", "of the round's first position"],
-)
+WHERE = ["of its own position", "of the round's first position"]
+
+
+@pytest.mark.parametrize(("position", "passes"), [(max, True), (min, False)], ids=WHERE)
 def test_wrong_coupling_fails_the_same_test(tiny_target, near_draft, position, passes):
     """Noise that is used at two places ties their tokens together, which the two tokens' joint distribution shows."""
     expected = pairs(tiny_target, WIDE)
@@ -191,9 +168,8 @@ def test_wrong_chance_of_xtc_fails_the_same_test(
     tiny_target, near_draft, position, passes, monkeypatch
 ):
     """One chance for a whole text ties its tokens together, too."""
-    monkeypatch.setattr(
-        "pyspec.sampling.chain.xtc_chance", lambda seed, at: xtc_chance(seed, position(at))
-    )
+    wrong = lambda seed, at: xtc_chance(seed, position(at))  # noqa: E731
+    monkeypatch.setattr("pyspec.sampling.chain.xtc_chance", wrong)
     sampling = replace(WIDE, **XTC)
     with closing(Source(tiny_target, near_draft, 40, sampling)) as source:
         counts = source.pairs(N_DRAWS)

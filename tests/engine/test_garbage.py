@@ -39,8 +39,6 @@ def adapter(tmp_path):
 @pytest.mark.parametrize("use", USED)
 def test_a_circle_is_freed(use, tiny_target, adapter):
     script = f"{MADE}    {USED[use]}; made.itself = made; del made; gc.collect()\n{USED[use]}; made.itself = made"
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", script, str(tiny_target), str(adapter)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = [sys.executable, "-X", "faulthandler", "-c", script, str(tiny_target), str(adapter)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -15,7 +15,7 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 import pytest
-from helpers.answers import GREEDY
+from helpers.answers import ask
 
 from pyspec._lib import address
 from pyspec.draft.lookup import LookupDrafter
@@ -82,15 +82,12 @@ def speculate(engine, n_ctx, prompts, n_tokens):
     loop = Loop(engine, n_ctx, drafter=LookupDrafter())
     policy, texts, accepted = FixedPolicy(4), [], 0
     for first in range(0, len(prompts), N_SEQ):
-        runs = [
-            Run(i, list(prompt), Gate(Strict(), sampled=False), n_tokens)
-            for i, prompt in enumerate(prompts[first : first + N_SEQ])
-        ]
+        asked = enumerate(prompts[first : first + N_SEQ])
+        runs = [Run(i, list(p), Gate(Strict(), sampled=False), n_tokens) for i, p in asked]
         for run in runs:
             engine.set_tokens(run.seq, run.tokens)
-            while (
-                engine.prefill(Role.TARGET, run.seq, len(run.tokens) - 1, 256) < len(run.tokens) - 1
-            ):
+            upto = len(run.tokens) - 1
+            while engine.prefill(Role.TARGET, run.seq, upto, 256) < upto:
                 pass
         while active := [run for run in runs if run.finish_reason is None]:
             loop.round(active, policy)
@@ -132,9 +129,8 @@ def one_row_gaps(llm, text, n_prompt, places):
 ], ids=lambda value: len(value) if isinstance(value, list) else value)  # fmt: skip
 def test_speculation_is_plain_greedy_but_for_near_ties(open_plain, model, texts, n_tokens, request):
     path = Path(request.getfixturevalue(model))
-    llm = open_plain(
-        path, n_ctx=ROOM, n_batch=ROOM, n_ubatch=ROOM, n_threads=THREADS, n_threads_batch=THREADS
-    )
+    sizes = dict.fromkeys(("n_ctx", "n_batch", "n_ubatch"), ROOM)
+    llm = open_plain(path, n_threads=THREADS, n_threads_batch=THREADS, **sizes)
     prompts = [llm.tokenize(text.encode()) for text in texts]
     llm.context_params.n_ctx = N_SEQ * ROOM
     many = SideModel(path, llm, n_seq=N_SEQ)
@@ -154,9 +150,7 @@ def test_gemma_past_its_window(open_llama, open_plain, gemma):
     llm = open_llama(gemma, draft="lookup", n_ctx=1024)
     prompt = llm.tokenize(text.encode())
     assert len(prompt) > 512
-    answer = [
-        token.id for step in llm.steps(prompt, GREEDY, max_tokens=64) for token in step.tokens
-    ]
+    answer = ask(llm, prompt, 64).ids
     assert llm.last_speculation["accepted"] > 20
     plain = open_plain(gemma, n_ctx=1024, n_batch=1024, n_ubatch=1024)
     check_near_ties(plain, [(len(prompt), [*prompt, *answer])])

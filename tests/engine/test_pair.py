@@ -55,22 +55,19 @@ def flat_embeddings(made):
     tensor.shape = (tensor.shape[0] * tensor.shape[1],)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "words"),
-    [
-        (says("eagle3.rope.dimension_count", U32, 0), ModelRejected, "trial with"),  # never ends
-        (says("eagle3.attention.layer_norm_rms_epsilon", F32, float("nan")), ModelRejected, "trial with"),
-        (says("eagle3.expert_count", U32, 3), ModelRejected, "trial with"),
-        (few_tokens, ModelRejected, "trial with"),
-        # by its header: its states would be read beyond their end
-        (says("eagle3.embedding_length_out", U32, 7), ModelInvalid, "another width"),
-        # as above: whether llama.cpp survives it depends on how much it reads at once
-        (says("eagle3.attention.causal", BOOL, False), ModelInvalid, "still to come"),
-        (says("eagle3.target_layers", ARR, (STR, ["1", "2", "x"])), ModelInvalid, None),
-        (says("eagle3.target_layers", ARR, (F32, [1.0, 2.0, float("nan")])), ModelInvalid, None),
-        (flat_embeddings, ModelInvalid, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "error", "words"), [
+    (says("eagle3.rope.dimension_count", U32, 0), ModelRejected, "trial with"),  # never ends
+    (says("eagle3.attention.layer_norm_rms_epsilon", F32, float("nan")), ModelRejected, "trial with"),
+    (says("eagle3.expert_count", U32, 3), ModelRejected, "trial with"),
+    (few_tokens, ModelRejected, "trial with"),
+    # by its header: its states would be read beyond their end
+    (says("eagle3.embedding_length_out", U32, 7), ModelInvalid, "another width"),
+    # as above: whether llama.cpp survives it depends on how much it reads at once
+    (says("eagle3.attention.causal", BOOL, False), ModelInvalid, "still to come"),
+    (says("eagle3.target_layers", ARR, (STR, ["1", "2", "x"])), ModelInvalid, None),
+    (says("eagle3.target_layers", ARR, (F32, [1.0, 2.0, float("nan")])), ModelInvalid, None),
+    (flat_embeddings, ModelInvalid, None),
+])  # fmt: skip
 def test_a_head_is_tried_with_its_target(change, error, words, tmp_path, target, monkeypatch):
     """What llama.cpp ends the process for, or never ends with, is one of the package's own exceptions."""
     monkeypatch.setattr(models, "_SECONDS", 0.6)  # of processor time
@@ -181,13 +178,10 @@ check.run_child("x", [], script=Path(sys.argv[1]))
 def test_a_child_ends_with_its_parent(tmp_path):
     script, pid = tmp_path / "loops.py", tmp_path / "pid"
     script.write_text(f"import os\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n{LOOPS}")
-    for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM), signal.SIGINT):
+    words, env = [sys.executable, "-c", LOADS, str(script)], {**os.environ, "PYTHONPATH": str(ROOT)}
+    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
         pid.unlink(missing_ok=True)
-        with subprocess.Popen(
-            [sys.executable, "-c", LOADS, str(script)],
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        ) as parent:
+        with subprocess.Popen(words, stderr=subprocess.DEVNULL, env=env) as parent:
             wait(lambda: pid.exists() and pid.read_text())
             parent.send_signal(number)
             parent.wait(DEADLINE_S)

@@ -38,10 +38,10 @@ def cards(monkeypatch, free):
     """Cards CUDA0 and CUDA1 with so many bytes free; whatever is asked of llama.cpp's fitting is one layer."""
     found = {name: replace(CARD, name=name, free=free) for name in ("CUDA0", "CUDA1")}
     for module in (of_target, models):
-        monkeypatch.setattr(
-            module, "layer_devices", lambda names=(): [found[name] for name in names or found]
-        )
-        monkeypatch.setattr(module, "fit_layers", lambda *_: Fit(1 if free else 0, 0))
+        here = {"layer_devices": lambda names=(): [found[name] for name in names or found]}
+        here["fit_layers"] = lambda *_: Fit(1 if free else 0, 0)
+        for name, each in here.items():
+            monkeypatch.setattr(module, name, each)
 
 
 @pytest.mark.parametrize("free", [0, 8 << 30])

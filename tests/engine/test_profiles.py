@@ -55,17 +55,14 @@ def test_a_prior_is_what_was_learned(tmp_path, companion):
     assert again.lookup == Acceptance().lookup
 
 
-def test_a_prior_for_another_draft_is_refused():
-    with pytest.raises(ProfileError, match="another draft"):
-        prior_of("d", "c", Acceptance()).restore("e", "c")
-
-
-def test_no_prior_is_none_and_a_damaged_one_is_refused(tmp_path):
+def test_no_prior_is_none_and_a_damaged_or_anothers_is_refused(tmp_path):
     path = tmp_path / "d.gguf"
     assert read_prior(path) is None
     prior_path(path).write_text("{")
     with pytest.raises(ProfileError, match="damaged"):
         read_prior(path)
+    with pytest.raises(ProfileError, match="another draft"):
+        prior_of("d", "c", Acceptance()).restore("e", "c")
 
 
 def test_a_draft_begins_with_its_prior(draft):

@@ -39,10 +39,10 @@ TRAINED = 4096
 """Tokens of context that tiny models say they were trained for."""
 
 
-@pytest.mark.parametrize(
-    ("cells", "n_seq", "held"),
-    [(TRAINED, 1, TRAINED), (3 * TRAINED, 4, 3 * 1024), (1000, 1, 768), (0, 1, 256)],
-)
+CONTEXTS = [(TRAINED, 1, TRAINED), (3 * TRAINED, 4, 3 * 1024), (1000, 1, 768), (0, 1, 256)]
+
+
+@pytest.mark.parametrize(("cells", "n_seq", "held"), CONTEXTS)
 def test_the_longest_context_is_what_memory_holds(
     tiny_target, monkeypatch, caplog, cells, n_seq, held
 ):
@@ -51,13 +51,8 @@ def test_the_longest_context_is_what_memory_holds(
     memory = 4 * cells * cell_bytes(path, SideOptions()) + 1
     monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: int(memory))
     assert longest_context(path, [], 0, (), n_seq) == held
-    assert (f"context to {held} tokens; the model was trained for {TRAINED}" in caplog.text) == (
-        held < TRAINED
-    )
-    longer = longest_context(path, [path], 0, (), n_seq)
-    assert longer <= held
-
-
-def test_the_longest_context_where_memory_is_not_known(tiny_target, monkeypatch):
-    monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: 0)
-    assert longest_context(Path(tiny_target), [], 0, (), 64) == TRAINED
+    said = f"context to {held} tokens; the model was trained for {TRAINED}"
+    assert (said in caplog.text) == (held < TRAINED)
+    assert longest_context(path, [path], 0, (), n_seq) <= held
+    monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: 0)  # it is not known
+    assert longest_context(path, [], 0, (), 64) == TRAINED

@@ -43,23 +43,16 @@ def prompts(count):
 
 
 def drawn(i):
-    return Sampling(
-        temperature=(0.6, 0.8, 1.0, 1.5)[i % 4],
-        top_k=0,
-        top_p=1.0,
-        min_p=0.05 * (i % 2),
-        seed=100 + i,
-        **SHAPES[i % len(SHAPES)],
-    )
+    heat, cut = (0.6, 0.8, 1.0, 1.5)[i % 4], {"top_k": 0, "top_p": 1.0, "min_p": 0.05 * (i % 2)}
+    return Sampling(temperature=heat, seed=100 + i, **cut, **SHAPES[i % len(SHAPES)])
 
 
 @pytest.fixture(scope="module")
 def plain(tiny_target, count):
     from pyspec.llama.speculative import SpeculativeLlama
 
-    with SpeculativeLlama(
-        str(tiny_target), draft="none", n_ctx=256, n_threads=1, n_threads_batch=1
-    ) as llm:
+    sizes = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1}
+    with SpeculativeLlama(str(tiny_target), draft="none", **sizes) as llm:
         ids = [ask(llm, prompt, N_TOKENS, drawn(i)).ids for i, prompt in enumerate(prompts(count))]
         return [(each, llm.detokenize(each).decode()) for each in ids]
 
@@ -91,8 +84,7 @@ def likely(open_plain, tiny_target, count):
 def test_no_draft_changes_a_text(
     open_llama, likely, tiny_target, tiny_draft, tiny_eagle3, plain, kind, count
 ):
-    file = tiny_eagle3 if kind == "eagle3" else tiny_draft
-    draft = kind.replace("model", str(file)).replace("eagle3", str(file))
+    draft = kind.replace("model", str(tiny_draft)).replace("eagle3", str(tiny_eagle3))
     llm = open_llama(tiny_target, draft=draft)
     accepted, ties = Counter(), {}
     for k, (i, prompt) in product(range(1, 9), enumerate(prompts(count))):
@@ -166,14 +158,11 @@ def test_a_first_token_that_fills_top_p_is_drafted(open_llama, open_plain, tiny_
 
 @pytest.mark.parametrize("kind", ["none", "lookup", "model"])
 def test_no_neighbour_changes_a_text(tiny_target, tiny_draft, likely, plain, kind, count):
-    settings = Settings(max_tokens=N_TOKENS, raw=True)
-    ties = {}
+    draft, ties = str(tiny_draft) if kind == "model" else kind, {}
+    options = {"n_ctx": 128, "n_threads": 1, "n_threads_batch": 1}
+    options["settings"] = Settings(max_tokens=N_TOKENS, raw=True)
     for parallel, step in ((1, 1), (8, -1)):
-        with Batch(
-            str(tiny_target),
-            draft=str(tiny_draft) if kind == "model" else kind,
-            parallel=parallel, n_ctx=128, settings=settings, n_threads=1, n_threads_batch=1,
-        ) as batch:  # fmt: skip
+        with Batch(str(tiny_target), draft=draft, parallel=parallel, **options) as batch:
             texts = {result.id: result.text for result in batch.run(records(count)[::step])}
             tokens = [batch.target.detokenize([token]).decode() for token in range(32)]
         for i, (ids, text) in enumerate(plain):
@@ -197,12 +186,9 @@ def records(count):
     made = []
     for i, prompt in enumerate(prompts(count)):
         how = drawn(i)
-        made.append(
-            Record(
-                id=str(i), tokens=prompt, seed=how.seed, temperature=how.temperature, top_k=0, top_p=1.0,
-                min_p=how.min_p, **SHAPES[i % len(SHAPES)],
-            )
-        )  # fmt: skip
+        cut = {"top_k": 0, "top_p": 1.0, "min_p": how.min_p, **SHAPES[i % len(SHAPES)]}
+        asked = {"seed": how.seed, "temperature": how.temperature, **cut}
+        made.append(Record(id=str(i), tokens=prompt, **asked))
     return made
 
 
@@ -215,23 +201,23 @@ PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 )
 def test_same_seed_same_text(open_llama, tiny_target, tiny_draft, seed, sampling):
     """One draw a token, drafted or not: a seed gives the text that it gives without speculation."""
-    sampling = Sampling(seed=seed, **sampling)
-    plain = ask(open_llama(tiny_target), PROMPT, 60, sampling)
-    assert ask(open_llama(tiny_target, draft=tiny_draft), PROMPT, 60, sampling).ids == plain.ids
+    same_text(open_llama, tiny_target, tiny_draft, Sampling(seed=seed, **sampling))
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"repeat_penalty": 1.3},
-        {"frequency_penalty": 0.5, "presence_penalty": 0.5},
-        {"logit_bias": {5: 3.0, 7: -100.0}}, {"mirostat_mode": 1}, {"mirostat_mode": 2}, {"typical_p": 0.7},
-        {"dry_multiplier": 0.8},
-        {"dry_multiplier": 2.0, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["b"]},
-        {"xtc_probability": 0.5},
-        {"dynatemp_range": 0.6, "dynatemp_exponent": 0.7},
-    ],
-)  # fmt: skip
+def same_text(open_llama, target, draft, sampling):
+    plain = ask(open_llama(target), PROMPT, 60, sampling)
+    assert ask(open_llama(target, draft=draft), PROMPT, 60, sampling).ids == plain.ids
+
+
+SAMPLERS = [
+    {"repeat_penalty": 1.3}, {"frequency_penalty": 0.5, "presence_penalty": 0.5}, {"logit_bias": {5: 3.0, 7: -100.0}},
+    {"mirostat_mode": 1}, {"mirostat_mode": 2}, {"typical_p": 0.7}, {"dry_multiplier": 0.8},
+    {"dry_multiplier": 2.0, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["b"]},
+    {"xtc_probability": 0.5}, {"dynatemp_range": 0.6, "dynatemp_exponent": 0.7},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SAMPLERS)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("noise", NOISES)
 def test_same_seed_same_text_with_every_sampler(
@@ -239,5 +225,4 @@ def test_same_seed_same_text_with_every_sampler(
 ):
     """Samplers that remember what was emitted see the same tokens in the same order, and draw once for each."""
     sampling = Sampling(temperature=temperature, seed=7, noise=noise, **shape)
-    plain = ask(open_llama(tiny_target), PROMPT, 60, sampling)
-    assert ask(open_llama(tiny_target, draft=tiny_draft), PROMPT, 60, sampling).ids == plain.ids
+    same_text(open_llama, tiny_target, tiny_draft, sampling)

@@ -13,13 +13,11 @@ ROW_MS, FOUR_MS, ROUNDS = 10.0, 20.0, 10
 def factor(slow):
     """Of ten rounds of four tokens, on a machine `slow` times as slow as the curve says."""
     times = [0.0, ROW_MS, 14.0, 17.0, FOUR_MS, *(FOUR_MS + n for n in range(1, 61))]
-    curve = CostCurve.from_tables({0: times}, times, times)
-    policy = FixedPolicy(3, curve)
+    policy = FixedPolicy(3, CostCurve.from_tables({0: times}, times, times))
     took = slow * FOUR_MS
     for _ in range(ROUNDS):
         policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], took, 4, t_round=took))
-    timings = Timings(5.0, 0.0, 0.0, ROUNDS * took, 6.0, 5.0 + ROUNDS * took, 4 * ROUNDS)
-    return AnswerStatistics(Tally(), timings, 20, 0).report(policy)["times_plain"]
+    return reported(policy, ROUNDS * took, 4 * ROUNDS)["times_plain"]
 
 
 @pytest.mark.parametrize("slow", [0.5, 1.0, 3.0])
@@ -41,9 +39,8 @@ def test_plain_decoding_takes_time_beside_decodes_too():
 def test_short_answers_are_held_against_the_curve_too(tokens):
     times = [0.0, *(ROW_MS + n for n in range(64))]
     policy = FixedPolicy(3, CostCurve.from_tables({0: times}, times, times))
-    answer = AnswerStatistics(
-        Tally(), Timings(5.0, 0.0, 0.0, 0.0, 6.0, 5.0 + 5.0 * tokens, tokens), 20, 0
-    )
+    timings = Timings(5.0, 0.0, 0.0, 0.0, 6.0, 5.0 + 5.0 * tokens, tokens)
+    answer = AnswerStatistics(Tally(), timings, 20, 0)
     assert answer.report(policy)["times_plain"] == pytest.approx(2.0)
 
 
@@ -68,29 +65,30 @@ def timed(scatter, rows=(1, 4)):
 def said(policy):
     for _ in range(ROUNDS):
         policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], 4 * ROW_MS, 4, t_round=4 * ROW_MS))
-    spent = ROUNDS * 4 * ROW_MS
-    timings = Timings(5.0, 0.0, 0.0, spent, 6.0, 5.0 + spent, 4 * ROUNDS)
+    return reported(policy, ROUNDS * 4 * ROW_MS, 4 * ROUNDS)
+
+
+def reported(policy, spent, tokens):
+    """Of an answer of so many tokens, in so many ms."""
+    timings = Timings(5.0, 0.0, 0.0, spent, 6.0, 5.0 + spent, tokens)
     return AnswerStatistics(Tally(), timings, 20, 0).report(policy)
 
 
 @pytest.mark.parametrize(("scatter", "known"), [(0.01, True), (0.3, False)])
 def test_a_factor_is_said_where_it_is_known_within_five_percent(scatter, known):
+    """It and the plain speed are one number."""
     found = said(timed(scatter))
-    assert (found["times_plain"] is not None) is known
-    assert (found["plain"] is not None) is known
+    rate, plain = found["timings"]["tokens_per_second"], found["plain"]
+    assert [found[name] is not None for name in ("times_plain", "plain")] == [known, known]
+    if known:
+        assert found["times_plain"] == pytest.approx(rate / plain["tokens_per_second"], rel=1e-3)
+        assert 0 < plain["error"] <= 0.05
 
 
 @pytest.mark.parametrize("rows", [(), (1,), (4,)])
 def test_nothing_is_claimed_from_counts_that_were_not_timed(rows):
     """Neither of one row nor of those of this answer: an assumption is no ground for a factor."""
     assert said(timed(0.01, rows))["times_plain"] is None
-
-
-def test_plain_speed_and_factor_are_one_number():
-    found = said(timed(0.01))
-    rate, plain = found["timings"]["tokens_per_second"], found["plain"]
-    assert found["times_plain"] == pytest.approx(rate / plain["tokens_per_second"], rel=1e-3)
-    assert 0 < plain["error"] <= 0.05
 
 
 def test_time_of_the_reader_would_be_plain_decodings_too():

@@ -52,11 +52,8 @@ def test_extra_buffers_that_crash_are_left_off(tiny_target, tiny_draft, amx_cras
         with SpeculativeLlama(str(tiny_target), **options) as llm:
             assert not uses_extra(llm)
             assert llm.create_completion("abc", max_tokens=4)["usage"]["completion_tokens"] > 0
-        assert [each.ok for each in amx_crashes] == [
-            False,
-            True,
-            True,
-        ]  # the draft goes without at once
+        # the draft goes without at once
+        assert [each.ok for each in amx_crashes] == [False, True, True]
     assert sum("extra weight buffers" in record.message for record in caplog.records) == 1
 
 
@@ -67,32 +64,11 @@ def test_a_trusted_file_is_loaded_as_its_trial_found(tiny_target, amx_crashes):
     assert len(amx_crashes) == 2
 
 
-def test_drafts_follow(tiny_target, tiny_draft, monkeypatch):
+@pytest.fixture
+def loadings(monkeypatch):
+    """Whether each draft was loaded with extra buffers."""
     from pyspec.engine import models
 
-    seen = []
-
-    class Watched(models._Loading):
-        def __init__(self, *args, **more):
-            super().__init__(*args, **more)
-            seen.append(self.params)
-
-    monkeypatch.setattr(models, "_Loading", Watched)
-    for word in ("on", "off"):
-        options = {**PLAIN, "draft": str(tiny_draft), "trust": True, "extra_buffers": word}
-        SpeculativeLlama(str(tiny_target), companion="none", **options).close()
-    assert [params.use_extra_bufts for params in seen] == [True, False]
-
-
-def test_a_draft_goes_without_where_the_target_has_to(tiny_target, tiny_draft, monkeypatch):
-    """Its own trial may decode too few rows, or none, to come to the kernels that crash."""
-    from pyspec.engine import models
-
-    def target_dies(_script, arguments, **_options):
-        dies = tiny_target.name in arguments[0] and '"extra_buffers": true' in arguments[2]
-        return ChildExit("", signal=4 if dies else None)
-
-    monkeypatch.setattr(checks, "run_child", target_dies)
     seen, load = [], models._Loading.__init__
 
     def watched(self, *args, **more):
@@ -100,8 +76,29 @@ def test_a_draft_goes_without_where_the_target_has_to(tiny_target, tiny_draft, m
         seen.append(self.params.use_extra_bufts)
 
     monkeypatch.setattr(models._Loading, "__init__", watched)
+    return seen
+
+
+def test_drafts_follow(tiny_target, tiny_draft, loadings):
+    for word in ("on", "off"):
+        options = {**PLAIN, "draft": str(tiny_draft), "trust": True, "extra_buffers": word}
+        SpeculativeLlama(str(tiny_target), companion="none", **options).close()
+    assert loadings == [True, False]
+
+
+def test_a_draft_goes_without_where_the_target_has_to(
+    tiny_target, tiny_draft, loadings, monkeypatch
+):
+    """Its own trial may decode too few rows, or none, to come to the kernels that crash; the crash blames no other file."""
+
+    def target_dies(_script, arguments, **_options):
+        dies = tiny_target.name in arguments[0] and '"extra_buffers": true' in arguments[2]
+        return ChildExit("", signal=4 if dies else None)
+
+    monkeypatch.setattr(checks, "run_child", target_dies)
     SpeculativeLlama(str(tiny_target), companion="none", draft=str(tiny_draft), **PLAIN).close()
-    assert seen == [False]
+    assert loadings == [False]
+    assert [checks.check_model(each) for each in (tiny_target, tiny_draft)] == [False, True]
 
 
 def test_a_shipped_head_is_tried_where_amx_may_crash(tiny_target, tiny_eagle3, monkeypatch):
@@ -125,15 +122,12 @@ def test_the_option_reaches_the_load(make, word, used, tiny_target, monkeypatch)
         assert uses_extra(made._models.target if make is Batch else made) is used
 
 
-def test_another_word_is_refused(tiny_target):
-    with pytest.raises(OptionError, match="extra_buffers"):
-        SpeculativeLlama(str(tiny_target), extra_buffers="perhaps")
-
-
 def test_asked_for_they_are_tried_and_refused(tiny_target, amx_crashes):
     """With "on" there is no way round: the trial dies, and this process does not."""
     with pytest.raises(ModelRejected, match="SIGABRT"):
         checks.check_model(tiny_target, loading=checks.Loading(extra_buffers="on"))
+    with pytest.raises(OptionError, match="extra_buffers"):
+        SpeculativeLlama(str(tiny_target), extra_buffers="perhaps")
 
 
 @pytest.mark.parametrize("crashes", [True, False])
@@ -146,12 +140,3 @@ def test_shipped_files_are_tried_where_amx_may_crash(crashes, monkeypatch, reque
         monkeypatch.setattr(checks, "has_amx", lambda here=amx_here: here)
         assert checks.check_model(shipped) is not (crashes and amx_here)
         assert len(tried) == 2 * (crashes and amx_here)
-
-
-def test_a_file_that_crashes_blames_no_other(tiny_target, tiny_draft, monkeypatch):
-    def bad_dies(_script, arguments, **_options):
-        dies = tiny_target.name in arguments[0] and '"extra_buffers": true' in arguments[2]
-        return ChildExit("", signal=11 if dies else None)
-
-    monkeypatch.setattr(checks, "run_child", bad_dies)
-    assert [checks.check_model(each) for each in (tiny_target, tiny_draft)] == [False, True]

@@ -1,5 +1,6 @@
 """Threads give way to other programs, and come back."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import llama_cpp
@@ -30,10 +31,9 @@ def looking(monkeypatch):
     return told
 
 
-@pytest.mark.parametrize(
-    ("most", "processors", "others", "fit"),
-    [(2, 2, 0.0, 2), (2, 2, 0.2, 2), (2, 2, 0.7, 1), (2, 2, 2.0, 1), (8, 8, 1.5, 6), (4, 16, 9.0, 4), (1, 1, 1.0, 1)],
-)  # fmt: skip
+@pytest.mark.parametrize(("most", "processors", "others", "fit"), [
+    (2, 2, 0.0, 2), (2, 2, 0.2, 2), (2, 2, 0.7, 1), (2, 2, 2.0, 1), (8, 8, 1.5, 6), (4, 16, 9.0, 4), (1, 1, 1.0, 1),
+])  # fmt: skip
 def test_each_thread_finds_a_processor(most, processors, others, fit):
     """What others take is rounded up, but for the little that a system always does."""
     assert threads_beside(most, processors, others) == fit
@@ -46,25 +46,18 @@ def test_there_is_always_a_thread_and_never_one_too_many(most, processors, other
     assert fit == 1 or fit + others - SLACK <= processors
 
 
-def test_they_give_way_when_others_stay(looking):
-    load = Neighbour()
-    threads = Threads([7, 8], 4, load)
-    load.taken = 1.6
-    assert [threads.adapt() for _ in range(3)] == [False, True, False]
-    assert looking == [(7, 2, 2), (8, 2, 2)]
-
-
-@pytest.mark.parametrize(
-    ("loads", "told"), [((3.0, 0.0, 3.0, 0.0), []), ((3.0, 3.0, 0.0, 0.0), [1, 4])]
-)
-def test_they_come_back_when_others_have_gone(looking, loads, told):
+@pytest.mark.parametrize(("loads", "told", "left"), [
+    ((1.6,) * 3, [2], 2), ((3.0, 0.0, 3.0, 0.0), [], 4), ((3.0, 3.0, 0.0, 0.0), [1, 4], 4),
+])  # fmt: skip
+def test_they_give_way_to_who_stays_and_come_back(looking, loads, told, left):
     """A child that is over before the next look changes nothing."""
     load = Neighbour()
-    threads = Threads([7], 4, load)
-    for taken in loads:
-        load.taken = taken
-        threads.adapt()
-    assert ([n for _, n, _ in looking], threads.n) == (told, 4)
+    threads = Threads([7, 8], 4, load)
+    changes = []
+    for load.taken in loads:
+        changes.append(threads.adapt())
+    assert looking == [(context, n, n) for n in told for context in (7, 8)]
+    assert (sum(changes), threads.n) == (len(told), left)
 
 
 def test_the_processors_are_looked_at_now_and_then(monkeypatch):
@@ -86,17 +79,17 @@ def test_a_number_that_was_asked_for_stays(open_llama, tiny_target):
 
 def test_an_answer_goes_on_with_fewer_threads(open_llama, tiny_target, monkeypatch):
     llm = open_llama(tiny_target, n_threads=2, n_threads_batch=2)
-    expected = llm.create_completion("a b c", max_tokens=24, temperature=0.0)["choices"][0]["text"]
-    counts = iter([1, 1, 2, 2] * 50)
-    used = []
+    ask = partial(llm.create_completion, "a b c", max_tokens=24, temperature=0.0)
+    expected = ask()["choices"][0]["text"]
+    counts, used, real = iter([1, 1, 2, 2] * 50), set(), llama_cpp.llama_set_n_threads
+
+    def noted(context, n, m):
+        used.add(n)
+        real(context, n, m)
+
     load = SimpleNamespace(processors=2, others=lambda: 2.0 - next(counts))
     monkeypatch.setattr(module, "EVERY_S", 0.0)
-    real = llama_cpp.llama_set_n_threads
-    monkeypatch.setattr(
-        llama_cpp, "llama_set_n_threads", lambda c, n, m: (used.append(n), real(c, n, m))
-    )
+    monkeypatch.setattr(llama_cpp, "llama_set_n_threads", noted)
     llm.assembly.loop.threads = Threads([llm.ctx], 2, load)
     llm.reset()
-    text = llm.create_completion("a b c", max_tokens=24, temperature=0.0)["choices"][0]["text"]
-    assert text == expected
-    assert {1, 2} == set(used)
+    assert (ask()["choices"][0]["text"], used) == (expected, {1, 2})
