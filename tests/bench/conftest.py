@@ -31,9 +31,8 @@ def in_forks(monkeypatch):
     """What scripts start in interpreters of their own runs in forks, which are a fraction of their time."""
     with ExitStack() as ends:
         monkeypatch.setattr(subprocess, "run", run_python)
-        monkeypatch.setattr(
-            subprocess, "Popen", lambda *words, **how: ends.enter_context(popen(*words, **how))
-        )
+        begun = lambda *words, **how: ends.enter_context(popen(*words, **how))  # noqa: E731
+        monkeypatch.setattr(subprocess, "Popen", begun)
         yield
 
 

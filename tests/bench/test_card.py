@@ -43,9 +43,8 @@ def test_a_cell_has_raw_figures(card, asked, tmp_path):
     """Fixed drafts draft what they say; plain none. Tokens of the first two rounds are not counted."""
     sequences = card("sequences")
     sequences.main(asked)
-    found = {
-        sequences.key_of(cell)[1:]: cell for cell in sequences.measured(tmp_path / "cells.jsonl")
-    }
+    cells = sequences.measured(tmp_path / "cells.jsonl")
+    found = {sequences.key_of(cell)[1:]: cell for cell in cells}
     plain, fixed = (found[False, 2, 0.0, who] for who in ("plain", "fixed:3"))
     assert (plain["tokens"], plain["rounds"], plain["drafted"]) == (20, 10, 0)
     assert 0 < fixed["rounds"] < fixed["drafted"]
@@ -86,9 +85,7 @@ def test_the_page_has_times_plain_of_the_same_batch(card, tmp_path):
     base = {"draft": "good", "sequences": 4, "temperature": 0.0, "placed": "", "machine": "a card", "commit": ""}  # fmt: skip
     base |= {"seconds": 1.0, "whole": 2.0, "decode_s": {"target": 1.9}}
     rates = {(False, "plain"): 100, (False, "auto"): 150, (True, "plain"): 50, (True, "companion"): 60}  # fmt: skip
-    cells = [
-        {**base, "companion": c, "contender": who, "tokens": n} for (c, who), n in rates.items()
-    ]
+    cells = [{**base, "companion": c, "contender": x, "tokens": n} for (c, x), n in rates.items()]
     out = tmp_path / "out"
     out.mkdir()
     (out / "sequences.jsonl").write_text("".join(json.dumps(cell) + "\n" for cell in cells))
@@ -103,12 +100,9 @@ def test_the_page_has_times_plain_of_the_same_batch(card, tmp_path):
 def test_the_page_names_failed_tests_and_no_folders(card, tmp_path):
     page, out = card("page"), tmp_path / "out"
     out.mkdir()
-    failed = (
-        '<failure message="AssertionError: /home/me/x/rows.py differs">/home/me/a.py:1</failure>'
-    )
-    cases = (
-        f'<testcase classname="t" name="a"/><testcase classname="t" name="b">{failed}</testcase>'
-    )
+    what = "AssertionError: /home/me/x/rows.py differs"
+    failed = f'<failure message="{what}">/home/me/a.py:1</failure>'
+    cases = f'<testcase classname="t" name="a"/><testcase classname="t" name="b">{failed}</testcase>'  # fmt: skip
     suite = f'<testsuites><testsuite hostname="mine">{cases}</testsuite></testsuites>'
     (out / "tests.xml").write_text(suite)
     page.take(out, tmp_path / "card")
@@ -116,9 +110,8 @@ def test_the_page_names_failed_tests_and_no_folders(card, tmp_path):
     text = (tmp_path / "card" / "README.md").read_text()
     assert "| 1 | 1 | 0 |" in text
     assert "- `t.b`: AssertionError: rows.py differs" in text
-    assert not {"home", "mine"} & set(
-        (tmp_path / "card" / "tests.xml").read_text().replace('"', "/").split("/")
-    )
+    kept = (tmp_path / "card" / "tests.xml").read_text().replace('"', "/").split("/")
+    assert not {"home", "mine"} & {*kept}
 
 
 def test_a_run_keeps_to_its_budget(tmp_path):
@@ -133,19 +126,14 @@ def test_a_run_keeps_to_its_budget(tmp_path):
     def lines(budget):
         own = {"BUDGET": str(budget), "PYTHON": str(fake), "WORK": str(tmp_path / "work"), "SERVER": "none"}  # fmt: skip
         words = [BENCH / "card" / "run.sh", tmp_path / "model.gguf", out]
-        done = subprocess.run(
-            words, env=os.environ | own, capture_output=True, text=True, check=True
-        )
-        return dict(line.split(": ", 1) for line in done.stdout.splitlines())
+        said = subprocess.check_output(words, env=os.environ | own, text=True)
+        return dict(line.split(": ", 1) for line in said.splitlines())
 
     over, run = lines(0), lines(60)
     assert over.pop("bench-t0") == run.pop("bench-t0") == "done before"
     assert set(over.values()) == {"no time left"}
-    assert (
-        over.keys()
-        == run.keys()
-        >= {"make-wide", "sequences", "curves", "tests", "mixture-processor"}
-    )
+    some = {"make-wide", "sequences", "curves", "tests", "mixture-processor"}
+    assert over.keys() == run.keys() >= some
     assert all(told.startswith("status 3 ") for told in run.values())
     steps = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
     assert [one["step"] for one in steps] == list(run)

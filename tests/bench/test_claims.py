@@ -13,9 +13,8 @@ QUOTED = re.compile(r"<!--= ([^ ]+) -->")
 TABLES = re.compile(r"<!-- (rules|drafts) -->")
 CODE = re.compile(r"```.*?```|^ {4}.*?$|`[^`]*`", re.DOTALL | re.MULTILINE)
 COMMIT = re.compile(r'(?:"commit": ?"|at commit )([0-9a-f]{7,40})')
-SPEED = re.compile(
-    r"(?:\d+\.\d+|\.\d+|\d+) (?:times (?:plain|as fast|faster)|of plain|tokens/s|% (?:faster|slower|more tokens))"
-)
+WORDS = r"times (?:plain|as fast|faster)|of plain|tokens/s|% (?:faster|slower|more tokens)"
+SPEED = re.compile(rf"(?:\d+\.\d+|\.\d+|\d+) (?:{WORDS})")
 EXAMPLES = {".docs/pages/index.md": ['such as "214 tokens/s, 1.6 times plain decoding"']}
 """Lines of output that a page shows, by page."""
 ADDRESS = re.compile(r"\[[\w.-]+\.md\]\([^)]*\)|\]\([^)]*\)|^\d+\. ", re.MULTILINE)
@@ -33,9 +32,13 @@ def read_constants():
     return found
 
 
+def read(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
 def written(page):
     """A page without what is made from results, without code, addresses and the numbers of lists, on one line."""
-    text = (ROOT / page).read_text(encoding="utf-8")
+    text = read(page)
     for part in (MADE, CODE, ADDRESS):
         text = part.sub(" ", text)
     return " ".join(text.split())
@@ -55,13 +58,8 @@ def test_no_number_is_written_by_hand(page):
 
 
 def test_every_constant_is_still_in_its_page():
-    gone = [
-        (page, phrase)
-        for page, phrases in read_constants().items()
-        for phrase in phrases
-        if phrase not in written(page)
-    ]
-    assert gone == []
+    known = [(page, phrase) for page, phrases in read_constants().items() for phrase in phrases]
+    assert [(page, phrase) for page, phrase in known if phrase not in written(page)] == []
 
 
 def test_a_page_knows_all_pages_with_figures(script):
@@ -72,9 +70,7 @@ def test_each_figure_has_a_file_that_a_command_makes(script, monkeypatch):
     monkeypatch.chdir(ROOT)
     pages = script("pages")
     listed = pages.traced(ROOT / "bench" / "results")
-    texts = {
-        page: (ROOT / page).read_text(encoding="utf-8") for page in (*pages.PAGES, *pages.CARDS)
-    }
+    texts = {page: read(page) for page in (*pages.PAGES, *pages.CARDS)}
     quoted = [(page, name) for page, text in texts.items() for name in QUOTED.findall(text)]
     assert sorted(quoted) == sorted((row[0], row[1]) for row in listed if row[2] != "-")
     assert all((ROOT / path).is_file() and command for *_, path, command in listed)
@@ -84,10 +80,13 @@ def test_each_figure_has_a_file_that_a_command_makes(script, monkeypatch):
 
 def texts_of_users():
     """Every text outside bench/results, by its path."""
-    named = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "*.md"], capture_output=True, text=True, check=False
-    ).stdout.split()
+    listing = ["git", "-C", str(ROOT), "ls-files", "*.md"]
+    named = subprocess.run(listing, capture_output=True, text=True, check=False).stdout.split()
     return [path for path in named if not path.startswith("bench/results/")]
+
+
+def commits(paths):
+    return {match[1] for path in paths for match in COMMIT.finditer(path.read_text("utf-8"))}
 
 
 def by_hand(text, examples):
@@ -99,7 +98,7 @@ def by_hand(text, examples):
 @pytest.mark.parametrize("page", texts_of_users())
 def test_no_speed_outlives_its_file(page):
     """What was measured anew changes or breaks every place that tells it, for each is made from the file."""
-    assert by_hand((ROOT / page).read_text(encoding="utf-8"), EXAMPLES.get(page, [])) == []
+    assert by_hand(read(page), EXAMPLES.get(page, [])) == []
 
 
 def test_a_speed_that_was_written_by_hand_is_found():
@@ -107,26 +106,19 @@ def test_a_speed_that_was_written_by_hand_is_found():
     assert by_hand(f"{made}, once 1.71 times plain", []) == ["1.71 times plain"]
 
 
-@pytest.mark.parametrize(
-    "folder", sorted({path.parent.name for path in ROOT.glob("bench/results/*/*.json")})
-)
+FOLDERS = {path.parent.name for path in ROOT.glob("bench/results/*/*.json")}
+
+
+@pytest.mark.parametrize("folder", sorted(FOLDERS))
 def test_a_page_names_the_commits_of_its_files(folder):
     """A page that was not made again after its file tells figures of other code."""
-    pages, files = (
-        {
-            match[1]
-            for path in (ROOT / "bench" / "results" / folder).glob(names)
-            for match in COMMIT.finditer(path.read_text(encoding="utf-8"))
-        }
-        for names in ("*.md", "*.json")
-    )
-    assert pages == files
+    results = ROOT / "bench" / "results" / folder
+    assert commits(results.glob("*.md")) == commits(results.glob("*.json"))
 
 
 def test_a_figure_without_a_source_is_found():
-    assert left_over("It was 1.37 times as fast on 2 cores.", ["2 cores"]) == [
-        "It was 1.37 times as fast on _."
-    ]
+    found = left_over("It was 1.37 times as fast on 2 cores.", ["2 cores"])
+    assert found == ["It was 1.37 times as fast on _."]
 
 
 def test_every_commit_of_the_results_exists():
@@ -134,12 +126,7 @@ def test_every_commit_of_the_results_exists():
     known = subprocess.run([*git, "rev-list", "HEAD"], capture_output=True, text=True, check=False)
     if known.returncode or (ROOT / ".git" / "shallow").exists():
         pytest.skip("needs git and the whole history")
-    named = {
-        match[1]
-        for path in (ROOT / "bench" / "results").rglob("*")
-        if path.suffix in (".json", ".md")
-        for match in COMMIT.finditer(path.read_text(encoding="utf-8"))
-    }
+    named = commits(p for p in ROOT.glob("bench/results/**/*") if p.suffix in (".json", ".md"))
     own = known.stdout.split()
     assert len(named) > 10
     assert {name for name in named if not any(one.startswith(name) for one in own)} == set()

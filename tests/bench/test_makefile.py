@@ -114,9 +114,8 @@ def read(script, monkeypatch):
         elif program == "python" and words[0] == "-m":
             read_module(words[1], list(words[2:]))
         elif program == "python":
-            read_script(
-                script(words[0].removeprefix("bench/").removesuffix(".py")), list(words[1:])
-            )
+            name = words[0].removeprefix("bench/").removesuffix(".py")
+            read_script(script(name), list(words[1:]))
         elif program not in SHELL:
             raise click.UsageError(f"unknown program {program}")
 

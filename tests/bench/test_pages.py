@@ -43,9 +43,8 @@ def test_an_interval_is_over_questions(pages, folder):
 @pytest.mark.parametrize("page", ["default", "default-t08"])
 def test_the_next_run_has_a_rival_without_drafts(page):
     text = (ROOT / "bench" / "Makefile").read_text(encoding="utf-8")
-    line = next(
-        line for line in text.splitlines() if f"results/{page}/results.json" in line and ":" in line
-    )
+    wanted = f"results/{page}/results.json"
+    line = next(line for line in text.splitlines() if wanted in line and ":" in line)
     rule = text.partition(line)[2].partition("\n\n")[0]
     assert "--peers server,server-eagle3" in rule
 
@@ -68,12 +67,11 @@ def test_a_batch_stands_beside_batching_alone(pages):
 def test_drawn_drafts_are_set_against_greedy_ones(pages):
     found = pages.rules(ROOT / "bench" / "results")["quality-good"]
     strict, *others = found.figures
-    greedy = pages.msgspec.structs.replace(
-        strict, who=f"{strict.who}+apart", length=strict.length / 1.25
-    )
+    replace = pages.msgspec.structs.replace
+    greedy = replace(strict, who=f"{strict.who}+apart", length=strict.length / 1.25)
     found.figures = [strict, *others, greedy]
     assert pages._drawn("q", found) == {f"q/{greedy.who}/drawn": "+25"}
-    found.figures = [strict, pages.msgspec.structs.replace(greedy, answers=1)]
+    found.figures = [strict, replace(greedy, answers=1)]
     assert pages._drawn("q", found) == {}
 
 
@@ -103,10 +101,8 @@ def test_redrawing_gives_the_same_files(pages, folder):
 
 
 def test_the_pages_show_the_results_of_this_repository(pages):
-    texts = {
-        page: (ROOT / page).read_text(encoding="utf-8") for page in (*pages.PAGES, *pages.CARDS)
-    }
-    folder = ROOT / "bench" / "results"
+    known, folder = (*pages.PAGES, *pages.CARDS), ROOT / "bench" / "results"
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in known}
     assert [page for page, text in texts.items() if pages.filled(text, folder) != text] == []
 
 
@@ -130,6 +126,5 @@ def test_the_pages_are_those_of_the_results(pages):
         assert kind.page_of_all(found) == (folder / name / "README.md").read_text("utf-8"), name
     for name, found in pages.rules(folder).items():
         text = (ROOT / "bench" / "results" / name / "README.md").read_text(encoding="utf-8")
-        assert text.startswith(pages.quality_page.quality_page(found).partition("\n## Setup")[0]), (
-            name
-        )
+        page = pages.quality_page.quality_page(found)
+        assert text.startswith(page.partition("\n## Setup")[0]), name

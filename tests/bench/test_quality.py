@@ -24,9 +24,8 @@ def test_variants_are_judged_and_the_page_is_written(measuring, tmp_path):
     by_name = {figures.who: figures for figures in results.figures}
     control = by_name["strict+fixed:4"]
     assert (control.measures[NATS].over.mean, control.looped_p, control.answers) == (0.0, 1.0, 2)
-    assert by_name["plain"].measures[NATS].mean == pytest.approx(
-        control.measures[NATS].mean, abs=1e-3
-    )
+    nats = control.measures[NATS].mean
+    assert by_name["plain"].measures[NATS].mean == pytest.approx(nats, abs=1e-3)
     assert results.verdict in done.stdout
     assert results.verdict in (out / "README.md").read_text()
 
@@ -39,9 +38,8 @@ def test_seeds_are_joined_by_question_where_tokens_are_drawn(measuring, tmp_path
     page = (tmp_path / "out" / "README.md").read_text()
     assert "6 answers a variant to 2 questions where not said otherwise" in page
     assert "top-k 40" in page
-    results = msgspec.json.decode(
-        (tmp_path / "out" / "quality.json").read_bytes(), type=QualityResults
-    )
+    stored = (tmp_path / "out" / "quality.json").read_bytes()
+    results = msgspec.json.decode(stored, type=QualityResults)
     strict, plain, random = results.figures
     assert (strict.answers, plain.answers, random.answers) == (6, 6, 3)
     assert strict.measures[VARIETY].mean == plain.measures[VARIETY].mean

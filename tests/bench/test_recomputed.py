@@ -65,9 +65,8 @@ def everyday(folder, temperature, figure):
     mean, low, high = spread(ratios)
     if figure == "interval":
         return f"{low:.2f} to {high:.2f}"
-    return {"mean": f"{mean:.2f}", "worst": f"{min(ratios):.2f}", "prompts": f"{len(ratios)}"}[
-        figure
-    ]
+    found = {"mean": f"{mean:.2f}", "worst": f"{min(ratios):.2f}", "prompts": f"{len(ratios)}"}
+    return found[figure]
 
 
 def batch(kind, who):
@@ -88,14 +87,9 @@ def computed(name):
 def quoted():
     """Each number that the two pages show, with its name, by page."""
     shown = partial(re.compile(r"<!--= ([^ ]+) -->(.*?)<!--/-->", re.DOTALL).findall)
-    pages = {
-        name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "METHODS.md")
-    }
-    return [
-        pytest.param(name, value, id=f"{page}-{name}")
-        for page, text in pages.items()
-        for name, value in shown(text)
-    ]
+    pages = [(page, (ROOT / page).read_text("utf-8")) for page in ("README.md", "METHODS.md")]
+    found = [(page, *each) for page, text in pages for each in shown(text)]
+    return [pytest.param(name, value, id=f"{page}-{name}") for page, name, value in found]
 
 
 @pytest.mark.parametrize(("name", "value"), quoted())

@@ -52,10 +52,8 @@ def test_a_part_is_found_in_the_policy_as_it_is_now(part):
 @pytest.mark.parametrize("part", ["switch", "trials", "floors", "markup", "hope", "table", "line"])
 def test_a_policy_without_one_of_its_parts_plays_otherwise(script, part):
     grid = script("grid")
-    cells = [
-        grid.Cell("BF16", a, cost, 0, False, kind=kind)
-        for (a, cost), kind in product(((0.3, 0.1), (0.7, 0.2)), ("differ", "turn"))
-    ]
+    ways = product(((0.3, 0.1), (0.7, 0.2)), ("differ", "turn"))
+    cells = [grid.Cell("BF16", *pair, 0, False, kind=kind) for pair, kind in ways]
     assert any(grid.run(cell._replace(without=part)) != grid.run(cell) for cell in cells)
 
 

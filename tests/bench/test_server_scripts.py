@@ -52,9 +52,8 @@ def test_conversations_come_back(script, tiny_ascii, questions, tmp_path, capsys
     assert cells[0] == "pyspec"
     assert all(0.0 <= float(cell) < 60.0 for cell in cells[1:])
     assert "| pyspec | " in (tmp_path / "out" / "README.md").read_text()
-    assert script("returning").command(
-        Namespace(slots=2, ctx=8, threads=1, server="s", model="m"), "llama-server:0"
-    )[-2:] == ["--cache-ram", "0"]
+    own = Namespace(slots=2, ctx=8, threads=1, server="s", model="m")
+    assert script("returning").command(own, "llama-server:0")[-2:] == ["--cache-ram", "0"]
 
 
 def test_errors_of_all_runs_are_told(script):
@@ -67,13 +66,12 @@ def test_errors_of_all_runs_are_told(script):
 def params(script, monkeypatch):
     """What the server would be started with, by options; a stand-in for the wheel, which tests do not need."""
     threads = lambda: SimpleNamespace(n_threads=0)  # noqa: E731
-    draft = SimpleNamespace(
-        mparams=SimpleNamespace(path=""), cpuparams=threads(), cpuparams_batch=threads()
-    )
+    two = {"cpuparams": threads(), "cpuparams_batch": threads()}
+    draft = SimpleNamespace(mparams=SimpleNamespace(path=""), **two)
     kinds = SimpleNamespace(COMMON_SPECULATIVE_TYPE_NONE=0, COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3=4)
+    two = {"cpuparams": threads(), "cpuparams_batch": threads()}
     found = SimpleNamespace(
-        model=SimpleNamespace(path=""), cpuparams=threads(), cpuparams_batch=threads(),
-        speculative=SimpleNamespace(draft=draft),
+        model=SimpleNamespace(path=""), speculative=SimpleNamespace(draft=draft), **two
     )  # fmt: skip
     wheel = SimpleNamespace(CommonParams=lambda: found, common_speculative_type=kinds)
     monkeypatch.setitem(sys.modules, "xllamacpp", wheel)

@@ -1,19 +1,19 @@
 """A stretched target says what the model says that it was made of."""
 
+from itertools import islice
+
 import gguf
 import pytest
 
 PROMPT = b"the quick brown fox jumps"
 
 
+def tensors(path):
+    return gguf.GGUFReader(path).tensors
+
+
 def greedy(llm, n=48):
-    tokens = llm.tokenize(PROMPT)
-    out = []
-    for token in llm.generate(tokens, temp=0.0):
-        out.append(token)
-        if len(out) == n:
-            return out
-    return out
+    return list(islice(llm.generate(llm.tokenize(PROMPT), temp=0.0), n))
 
 
 @pytest.mark.parametrize("way", ["--times", "--wide"])
@@ -48,25 +48,19 @@ def test_a_stretched_target_is_as_deep_as_was_asked(tiny_target, tmp_path, scrip
 def test_a_wide_target_is_as_wide_as_was_asked(tiny_target, tmp_path, script):
     out = tmp_path / "w3.gguf"
     script("stretch").stretch(tiny_target, out, wide=3)
-    old, new = (
-        {t.name: t.shape.tolist() for t in gguf.GGUFReader(path).tensors}
-        for path in (tiny_target, out)
-    )
+    old, new = ({t.name: t.shape.tolist() for t in tensors(path)} for path in (tiny_target, out))
     for name in "blk.0.attn_q.weight", "blk.1.ffn_down.weight", "output_norm.weight":
         assert new[name] == [3 * size for size in old[name]]
-    assert new["token_embd.weight"] == [
-        3 * old["token_embd.weight"][0],
-        old["token_embd.weight"][1],
-    ]
+    width, n_vocab = old["token_embd.weight"]
+    assert new["token_embd.weight"] == [3 * width, n_vocab]
 
 
 def test_a_shortened_model_lacks_the_blocks(tiny_target, tmp_path, script, open_plain):
     out = tmp_path / "short.gguf"
     script("stretch").main([str(tiny_target), str(out), "--drop", "0"])
-    tensors = {t.name: t.data for t in gguf.GGUFReader(out).tensors}
-    own = {t.name: t.data for t in gguf.GGUFReader(tiny_target).tensors}
-    assert (tensors["blk.0.attn_q.weight"] == own["blk.1.attn_q.weight"]).all()
-    assert "blk.1.attn_q.weight" not in tensors
+    made, own = ({t.name: t.data for t in tensors(path)} for path in (out, tiny_target))
+    assert (made["blk.0.attn_q.weight"] == own["blk.1.attn_q.weight"]).all()
+    assert "blk.1.attn_q.weight" not in made
     assert greedy(open_plain(out)) != greedy(open_plain(tiny_target))
 
 
