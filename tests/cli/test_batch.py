@@ -64,19 +64,16 @@ def test_answers_go_to_the_file_and_all_else_to_stderr(pyspec, prompts, tmp_path
     found = lines(tmp_path / "out.jsonl")
     assert [line["id"] for line in found] == [f"in.txt:{i}" for i in range(1, 5)]
     assert all(line["usage"]["completion_tokens"] == 8 for line in found)
-
-
-def test_summary_as_json(pyspec, prompts):
-    done = pyspec(prompts, "-o", "out.jsonl", "-n", "8", "--json", "--parallel", "2")
-    facts = json.loads(done.stdout)
+    done = pyspec(prompts, "-o", "again.jsonl", "-n", "8", "--json", "--parallel", "2")
+    facts = json.loads(done.stdout)  # the summary
     assert (facts["done"], facts["failed"], facts["tokens"], facts["parallel"]) == (4, 0, 32, 2)
 
 
 def test_failed_records_end_with_3(pyspec, tmp_path):
-    long = json.dumps({"prompt": "x" * 400})
-    (tmp_path / "in.jsonl").write_bytes(
-        b'{"prompt": "abc"}\n{bad\n{"prompt": "\xff"}\n' + long.encode() + b'\n{"prompt": "b"}'
+    data = b'{"prompt": "abc"}\n{bad\n{"prompt": "\xff"}\n{"prompt": "%s"}\n{"prompt": "b"}' % (
+        b"x" * 400
     )
+    (tmp_path / "in.jsonl").write_bytes(data)
     done = pyspec("in.jsonl", "-o", "out.jsonl", "-n", "4")
     errors = [line["error"] and line["error"]["type"] for line in lines(tmp_path / "out.jsonl")]
     assert done.returncode == 3
@@ -111,14 +108,12 @@ def test_an_empty_input_has_failed(pyspec, tmp_path):
     assert "in.txt is empty" in done.stderr
     (line,) = lines(tmp_path / "out.jsonl")
     assert line["error"]["message"] == "in.txt is empty"
-
-
-def test_all_failures_are_named_where_no_file_tells_of_them(pyspec, tmp_path):
-    """Text files have room for answers alone."""
     (tmp_path / "in").mkdir()
     for i in range(5):
         (tmp_path / "in" / f"{i}.txt").touch()
-    said = pyspec("in", "-o", "out/").stderr
+    said = pyspec(
+        "in", "-o", "out/"
+    ).stderr  # text files have room for answers alone: all failures are named
     assert said.count("is empty") == 5
     assert "see the output" not in said
 
@@ -171,11 +166,8 @@ RECORDS, TOKENS = 80, 40
 @pytest.fixture
 def many(tmp_path):
     rng = random.Random(1)  # noqa: S311
-    texts = [
-        "".join(rng.choices("abcdefghij ", k=rng.randint(1, 60))).strip() or "a"
-        for _ in range(RECORDS)
-    ]
-    (tmp_path / "many.txt").write_text("\n".join(texts) + "\n")
+    texts = ("".join(rng.choices("abcdefghij ", k=rng.randint(1, 60))) for _ in range(RECORDS))
+    (tmp_path / "many.txt").write_text("".join(f"{text.strip() or 'a'}\n" for text in texts))
     return ["many.txt", "-n", str(TOKENS), "--parallel", "4"]
 
 

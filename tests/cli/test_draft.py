@@ -47,22 +47,17 @@ def test_the_draft_and_the_command():
     used, command = result.stdout.splitlines()[-2:]
     assert used == "--draft auto, the default, uses small"
     assert command == "use: pyspec chat -m target"
-
-
-@pytest.mark.usefixtures("pair")
-def test_the_command_works_as_it_stands():
-    last = run("-m", "target").stdout.splitlines()[-1]
-    words = shlex.split(last.removeprefix("use: "))
-    assert words[:2] == ["pyspec", "chat"]
-    result = running.run(*words[1:], "-c", "128", stdin=b"")
-    assert result.returncode == 0, result.stderr
+    _, *words = shlex.split(command.removeprefix("use: "))
+    done = running.run(*words, "-c", "128", stdin=b"")  # it works as it stands
+    assert done.returncode == 0, done.stderr
+    alone = run("small").stdout
+    assert "no draft is known for this model" in alone
+    assert alone.splitlines()[-1] == "use: pyspec chat -m small"
 
 
 @pytest.fixture
 def fetchable(pair, monkeypatch):
     facts = facts_of(pair[0])
-    assert facts is not None
-    assert facts.vocabulary is not None
     draft = FamilyDraft("owner/small-GGUF:Q8_0", 1000, "MIT")
     family = Family("Tiny", ("llama",), (facts.n_vocab,), (draft,), {}, (facts.vocabulary.upto,))
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))
@@ -84,10 +79,8 @@ def test_a_large_one_is_not_used_unmeasured(pair):
     add(tiny.write(pair[1], n_layer=7, tokens=tiny.ASCII))
     lines = run("target").stdout.splitlines()
     assert lines[1].split()[0] == "small"
-    assert lines[-2:] == [
-        "--draft auto, the default, uses lookup alone",
-        "use: pyspec chat -m target",
-    ]
+    used = "--draft auto, the default, uses lookup alone"
+    assert lines[-2:] == [used, "use: pyspec chat -m target"]
 
 
 @pytest.mark.usefixtures("fetchable")
@@ -128,31 +121,18 @@ def test_what_decodes_plainly_has_no_draft(tmp_path):
 
 
 def test_heads_without_a_graph_are_named(pair, monkeypatch):
-    facts = facts_of(pair[0])
-    assert facts is not None
-    headed = msgspec.structs.replace(facts, heads=1, architecture="exaone4")
+    headed = msgspec.structs.replace(facts_of(pair[0]), heads=1, architecture="exaone4")
     monkeypatch.setattr("pyspec.gguf.kinds.facts_of", lambda _path: headed)
-    sentence = (
-        "its next-token head (MTP) stays unused: "
-        "this llama.cpp has no graph for it in exaone4 models"
-    )
+    sentence = "its next-token head (MTP) stays unused: this llama.cpp has no graph for it in exaone4 models"
     assert sentence in run("target").stdout.splitlines()
     monkeypatch.setattr("pyspec.hub.drafts.LARGE", 0)
-    assert suggestion(pair[0]) == sentence
-    assert suggestion(pair[0]) == ""
+    assert [suggestion(pair[0]) for _ in range(2)] == [sentence, ""]
 
 
 def test_shipped_drafts_come_first_and_once(smollm2):
     rows = [row["name"] for row in json.loads(run(smollm2, "--json").stdout)]
     assert rows[0] == "smollm2-eagle3"
     assert len(set(rows)) == len(rows)
-
-
-@pytest.mark.usefixtures("pair")
-def test_no_draft_is_said():
-    result = run("small")
-    assert "no draft is known for this model" in result.stdout
-    assert result.stdout.splitlines()[-1] == "use: pyspec chat -m small"
 
 
 def test_auto_takes_it_and_says_so(pair, open_llama, caplog):
@@ -185,14 +165,8 @@ def test_a_model_in_another_type_is_no_draft_for_itself(tmp_path, monkeypatch, p
 
 
 @pytest.mark.usefixtures("pair")
-def test_a_file_that_is_no_model_is_refused(tmp_path):
+def test_a_file_that_is_no_model_or_answers_nothing_is_refused(tmp_path):
     """As `pyspec chat` refuses it, to which this command would send the user."""
     (tmp_path / "text.gguf").write_text("no model")
-    result = run(str(tmp_path / "text.gguf"))
-    assert isinstance(result.exception, ModelInvalid)
-
-
-@pytest.mark.usefixtures("pair")
-def test_a_file_that_answers_nothing_is_refused():
-    result = run("smollm2-eagle3")
-    assert isinstance(result.exception, UnsupportedModel)
+    assert isinstance(run(str(tmp_path / "text.gguf")).exception, ModelInvalid)
+    assert isinstance(run("smollm2-eagle3").exception, UnsupportedModel)

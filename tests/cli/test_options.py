@@ -43,60 +43,34 @@ def refused(capsys):
     return refused_
 
 
-@pytest.mark.parametrize(
-    ("line", "name", "value"),
-    [
-        ("-md small", "draft", "small"),
-        ("--model-draft small", "draft", "small"),
-        ("-sys 'be kind'", "system", "be kind"),
-        ("-p hi", "more", "hi"),
-        ("-p -hi", "more", "-hi"),
-        ("--n-predict 7", "max_tokens", 7),
-        ("-n7", "max_tokens", 7),
-        ("-n -1", "max_tokens", -1),
-        ("-n-1", "max_tokens", -1),
-        ("--temperature 0.5", "temperature", 0.5),
-        ("-ngl all", "n_gpu_layers", -1),
-        ("-ngl 99", "n_gpu_layers", 99),
-        ("-ngld 5", "draft_ngl", 5),
-        ("-c 512", "ctx", 512),
-        ("--ctx-size 512", "ctx", 512),
-        ("-c512", "ctx", 512),
-        ("-c 0", "ctx", 0),
-        ("--continue 'And shorter?'", "going_on", True),
-        ("-fa off 'the prompt'", "flash_attn", False),
-        ("-ctk q8_0", "type_k", 8),
-        ("-r END", "stop", ("END",)),
-        ("--chat-template-file t.jinja", "chat_template", "t.jinja"),
-        ("--template-arg enable_thinking=false", "template_args", (("enable_thinking", False),)),
-        ("--template-arg effort=low", "template_args", (("effort", "low"),)),
-        ("--dry-multiplier 0.8", "dry_multiplier", 0.8),
-        ("--dry-penalty-last-n -1", "dry_penalty_last_n", -1),
-        (r"--dry-sequence-breaker '\n' --dry-sequence-breaker X", "dry_sequence_breakers", ("\n", "X")),
-        ("", "dry_sequence_breakers", ("\n", ":", '"', "*")),
-        ("--xtc-probability 0.5 --xtc-threshold 0.2", "xtc_threshold", 0.2),
-        ("--dynatemp-range 0.5 --dynatemp-exp 2", "dynatemp_exponent", 2.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "name", "value"), [
+    ("-md small", "draft", "small"), ("--model-draft small", "draft", "small"), ("-sys 'be kind'", "system", "be kind"),
+    ("-p hi", "more", "hi"), ("-p -hi", "more", "-hi"), ("--n-predict 7", "max_tokens", 7), ("-n7", "max_tokens", 7),
+    ("-n -1", "max_tokens", -1), ("-n-1", "max_tokens", -1), ("--temperature 0.5", "temperature", 0.5),
+    ("-ngl all", "n_gpu_layers", -1), ("-ngl 99", "n_gpu_layers", 99), ("-ngld 5", "draft_ngl", 5), ("-c 512", "ctx", 512),
+    ("--ctx-size 512", "ctx", 512), ("-c512", "ctx", 512), ("-c 0", "ctx", 0),
+    ("--continue 'And shorter?'", "going_on", True), ("-fa off 'the prompt'", "flash_attn", False), ("-ctk q8_0", "type_k", 8),
+    ("-r END", "stop", ("END",)), ("--chat-template-file t.jinja", "chat_template", "t.jinja"),
+    ("--template-arg enable_thinking=false", "template_args", (("enable_thinking", False),)),
+    ("--template-arg effort=low", "template_args", (("effort", "low"),)), ("--dry-multiplier 0.8", "dry_multiplier", 0.8),
+    ("--dry-penalty-last-n -1", "dry_penalty_last_n", -1), ("", "dry_sequence_breakers", ("\n", ":", '"', "*")),
+    (r"--dry-sequence-breaker '\n' --dry-sequence-breaker X", "dry_sequence_breakers", ("\n", "X")),
+    ("--xtc-probability 0.5 --xtc-threshold 0.2", "xtc_threshold", 0.2),
+    ("--dynatemp-range 0.5 --dynatemp-exp 2", "dynatemp_exponent", 2.0),
+])  # fmt: skip
 def test_words_of_llama_cpp_and_llm(line, name, value):
     assert parsed(*shlex.split(line))[name] == value
 
 
-@pytest.mark.parametrize(
-    ("line", "wanted"),
-    [
-        ("-b 64 -ub 32", {"n_batch": 64, "n_ubatch": 32}),
-        ("-tb 3", {"n_threads_batch": 3}),
-        ("-fa off", {"flash_attn": False}),
-        ("-ctk q8_0 -ctvd f16", {"type_k": 8, "draft_type_v": 1}),
-        ("--no-mmap --mlock -nkvo", {"use_mmap": False, "use_mlock": True, "offload_kqv": False}),
-        ("-sm row -mg 1 -ts 3,1", {"split_mode": 2, "main_gpu": 1, "tensor_split": [3.0, 1.0]}),
-        ("--rope-scaling yarn --rope-freq-base 5e5", {"rope_scaling_type": 2, "rope_freq_base": 5e5}),
-        ("--override-kv a.b=int:8 --override-kv c=bool:true", {"kv_overrides": {"a.b": 8, "c": True}}),
-        ("--lora a.gguf --lora-scale 0.5", {"lora_path": "a.gguf", "lora_scale": 0.5}),
-        ("", {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "wanted"), [
+    ("-b 64 -ub 32", {"n_batch": 64, "n_ubatch": 32}), ("-tb 3", {"n_threads_batch": 3}), ("-fa off", {"flash_attn": False}),
+    ("-ctk q8_0 -ctvd f16", {"type_k": 8, "draft_type_v": 1}), ("", {}),
+    ("--no-mmap --mlock -nkvo", {"use_mmap": False, "use_mlock": True, "offload_kqv": False}),
+    ("-sm row -mg 1 -ts 3,1", {"split_mode": 2, "main_gpu": 1, "tensor_split": [3.0, 1.0]}),
+    ("--rope-scaling yarn --rope-freq-base 5e5", {"rope_scaling_type": 2, "rope_freq_base": 5e5}),
+    ("--override-kv a.b=int:8 --override-kv c=bool:true", {"kv_overrides": {"a.b": 8, "c": True}}),
+    ("--lora a.gguf --lora-scale 0.5", {"lora_path": "a.gguf", "lora_scale": 0.5}),
+])  # fmt: skip
 def test_engine_options_become_arguments(line, wanted):
     """By llama.cpp's names; what is not given is left to llama-cpp-python. What is measured runs as it will."""
     own = {each.name for each in fields(EngineOptions)}
@@ -109,14 +83,12 @@ def test_engine_options_become_arguments(line, wanted):
 def test_every_door_has_the_options_of_llama_cpp(command):
     """And system prompt and a prompt cache: each is stated once, so that no door lacks one."""
 
+    def wanted(option):
+        groups = ("Machine", "Drafts", "Models")
+        return getattr(option, "group", "") in groups or option.name in ("system", "prompt_cache")
+
     def words(of):
-        named = {"system", "prompt_cache"}
-        return {
-            word
-            for each in of.params
-            if getattr(each, "group", "") in ("Machine", "Drafts", "Models") or each.name in named
-            for word in each.opts
-        }
+        return {word for each in of.params if wanted(each) for word in each.opts}
 
     assert words(command) >= words(generate) - {"--json"}
 
@@ -182,9 +154,8 @@ def test_a_prompt_without_quotes_is_shown_with_them(refused):
 def test_layers_on_a_build_without_devices_warn(monkeypatch, tiny_target, capsys):
     """`-ngl 99` is in many people's command lines; llama-cli goes on with the CPU as well."""
     monkeypatch.setattr("pyspec.machine.devices.layer_devices", lambda _names=(): [])
-    _, found = find(
-        ModelOptions(model=str(tiny_target), draft="none", n_gpu_layers=99, draft_ngl=5)
-    )
+    asked = {"draft": "none", "n_gpu_layers": 99, "draft_ngl": 5}
+    _, found = find(ModelOptions(model=str(tiny_target), **asked))
     assert (found["n_gpu_layers"], found["draft_n_gpu_layers"]) == (0, None)
     assert capsys.readouterr().err.count("-ngl has no effect") == 1
 
@@ -223,10 +194,7 @@ def complete(words):
         COMP_WORDS=({words!s} {"''" if words.endswith(" ") else ""}); COMP_CWORD={len(line) - 1}
         _pyspec_completion pyspec; printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(
-        ["bash", "-c", commands], capture_output=True, text=True, check=False, timeout=60
-    )
-    return done.stdout.split()
+    return subprocess.check_output(["bash", "-c", commands], text=True, timeout=60).split()
 
 
 def test_bash_completes_commands_and_options():
@@ -262,21 +230,15 @@ def test_other_shells_complete_commands_and_options(shell, script, tmp_path):
         assert (words[0], bool(words[1].strip())) == (word, True), done.stderr
 
 
-def test_a_hint_with_a_command_has_a_line_of_its_own():
+@pytest.mark.parametrize(("error", "lines"), [
+    (("no device", "pip install X (or Y)"), ["pyspec: no device", "pip install X (or Y)"]),
+    (("no device", "build one:\npip install X"), ["pyspec: no device", "build one:", "pip install X"]),
+    (("no room", "use -c (n_ctx)"), ["pyspec: no room (use -c (n_ctx))"]),
+    (("a\nb", "do c"), ["pyspec: a b (do c)"]),
+])  # fmt: skip
+def test_a_hint_with_a_command_has_a_line_of_its_own(error, lines):
     """What is to be installed can be copied; other errors stay one line."""
-    assert sentences(OptionError("no device", "pip install X (or Y)")) == [
-        "pyspec: no device",
-        "pip install X (or Y)",
-    ]
-    assert sentences(OptionError("no device", "build one:\npip install X")) == [
-        "pyspec: no device",
-        "build one:",
-        "pip install X",
-    ]
-    assert sentences(OptionError("no room", "use -c (n_ctx)")) == [
-        "pyspec: no room (use -c (n_ctx))"
-    ]
-    assert sentences(OptionError("a\nb", "do c")) == ["pyspec: a b (do c)"]
+    assert sentences(OptionError(*error)) == lines
 
 
 def test_what_is_said_on_a_terminal_ends_lines_between_words(monkeypatch, capsys):
@@ -299,9 +261,8 @@ def test_a_wrong_option_is_said_so_too(monkeypatch, refused):
     monkeypatch.setenv("COLUMNS", "40")
     said = refused("measure", "-m", "x", "--seconds", "0.5").splitlines()
     assert max(map(len, said)) <= 40
-    assert " ".join(said) == (
-        "pyspec: invalid value for '--seconds': 0.5 is not in the range x>=1.0 (see `pyspec measure --help`)"
-    )
+    wrong = "invalid value for '--seconds': 0.5 is not in the range x>=1.0"
+    assert " ".join(said) == f"pyspec: {wrong} (see `pyspec measure --help`)"
 
 
 @pytest.mark.parametrize("command", SEVERAL)

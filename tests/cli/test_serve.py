@@ -45,9 +45,8 @@ def refused(start):
 def asked(url, **fields):
     head = {"Content-Type": "application/json"}
     data = json.dumps(fields).encode() if fields else None
-    with urllib.request.urlopen(
-        urllib.request.Request(url, data, head), timeout=DEADLINE_S
-    ) as answer:
+    request = urllib.request.Request(url, data, head)
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
         return json.load(answer)
 
 
