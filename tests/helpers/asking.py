@@ -44,10 +44,8 @@ def ask(server, path, status=200, **options):
 
 
 def chat(client, text="hello there", **options):
-    messages = [{"role": "user", "content": text}]
-    return client.chat.completions.create(
-        model="tiny", messages=messages, **{"max_tokens": 16, **options}
-    )
+    options = {"messages": [{"role": "user", "content": text}], "max_tokens": 16, **options}
+    return client.chat.completions.create(model="tiny", **options)
 
 
 def first_text(connection):
@@ -56,6 +54,16 @@ def first_text(connection):
     while b'"content":"' not in said.replace(b'"content":""', b""):
         said += (more := connection.recv(4096))
         assert more, said
+
+
+def rest(connection):
+    """What comes to the end of a response, behind which its connection is closed."""
+    text = b""
+    while not text.endswith(b"0\r\n\r\n"):
+        text += (more := connection.recv(1 << 16))
+        assert more
+    connection.close()
+    return text
 
 
 def raw(server, data, **options):

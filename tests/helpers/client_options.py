@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-OPTIONS = {
-    "n_ctx": 1024,
-    "n_threads": 1,
-    "n_threads_batch": 1,
-    "flash_attn": True,
-    "verbose": False,
-}
+OPTIONS = {"n_ctx": 1024, "n_threads": 1, "n_threads_batch": 1}
+OPTIONS |= {"flash_attn": True, "verbose": False}
 
 
 def accepted(llm: Any) -> int:

@@ -11,13 +11,8 @@ from pyspec.cli.command import LAYERS
 from pyspec.cli.main import cli
 
 CHECKED = (
-    click.Choice,
-    click.IntRange,
-    click.FloatRange,
-    type(LAYERS),
-    type(click.INT),
-    type(click.FLOAT),
-)
+    click.Choice, click.IntRange, click.FloatRange, type(LAYERS), type(click.INT), type(click.FLOAT),
+)  # fmt: skip
 """Types of options whose values are checked; of others, such as paths, nothing has to exist."""
 
 
@@ -38,9 +33,7 @@ def read_command(
         values = value if isinstance(value, (list, tuple)) else [value]
         if isinstance(parameter.type, CHECKED):
             for each in values:
-                if (
-                    isinstance(each, str) and not each.isupper()
-                ):  # not a place-holder such as SECONDS
+                if isinstance(each, str) and not each.isupper():  # no place-holder such as SECONDS
                     parameter.type.convert(each, parameter, context)
     if rest:
         raise click.UsageError(f"{rest} is too much", context)

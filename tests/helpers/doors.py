@@ -28,7 +28,8 @@ N_CTX = 256
 QUESTION = "to be or not to be"
 ASKED = [{"role": "user", "content": QUESTION}]
 F32 = {"flash_attn": False, "type_k": 0, "type_v": 0}
-SIZES = {"n_ctx": N_CTX, "n_threads": 1, "n_threads_batch": 1, **F32}
+SIZES: dict[str, Any] = {"n_ctx": N_CTX, "n_threads": 1, "n_threads_batch": 1, **F32}
+DRAFTED = {"draft": "lookup", "companion": "none", **SIZES}
 DEFAULTS = {"temperature": 0.0, "max_tokens": 16}
 """Of each request that does not say otherwise."""
 
@@ -58,14 +59,11 @@ class Doors:
 
     @property
     def _settings(self) -> Settings:
-        own = {"noise" if name == "sampling" else name: value for name, value in self._own.items()}
-        return Settings(Sampling(**own))
+        return Settings(Sampling(**_ours(self._own)))
 
     @cached_property
     def _llm(self) -> SpeculativeLlama:
-        llm = SpeculativeLlama(
-            str(self._path), draft="lookup", companion="none", trust=True, **SIZES, **self._own
-        )
+        llm = SpeculativeLlama(str(self._path), trust=True, **DRAFTED, **self._own)
         return self._ends.enter_context(closing(llm))
 
     @cached_property
@@ -74,14 +72,7 @@ class Doors:
 
     @cached_property
     def _many(self) -> Batch:
-        batch = Batch(
-            str(self._path),
-            settings=self._settings,
-            draft="lookup",
-            companion="none",
-            parallel=2,
-            **SIZES,
-        )
+        batch = Batch(str(self._path), settings=self._settings, parallel=2, **DRAFTED)
         return self._ends.enter_context(closing(batch))
 
     @cached_property
@@ -106,10 +97,7 @@ class Doors:
         return Reply(found.text, found.finish_reason, usage, found.speculation)
 
     def _chat(self, options: dict[str, Any]) -> Reply:
-        settings = {
-            "noise" if name == "sampling" else name: value for name, value in options.items()
-        }
-        chat, _ = talk(self._model, ChatSettings(**settings))
+        chat, _ = talk(self._model, ChatSettings(**_ours(options)))
         chat.send(QUESTION)
         (exchange,) = chat.conversation.exchanges
         found = exchange.answer
@@ -129,6 +117,10 @@ class Doors:
         told = json.loads(done.stdout)
         usage = told["usage"]["completion_tokens"]
         return Reply(told["text"], told["finish_reason"], usage, told["speculation"])
+
+
+def _ours(options: dict[str, Any]) -> dict[str, Any]:
+    return {"noise" if name == "sampling" else name: value for name, value in options.items()}
 
 
 def _reply(told: dict[str, Any]) -> Reply:

@@ -55,14 +55,12 @@ def repetitions(text, breakers):
 def dried(z, sampling, text):
     """Logits less what DRY takes: https://github.com/oobabooga/text-generation-webui/pull/5677."""
     last = len(text) if sampling.dry_penalty_last_n < 0 else sampling.dry_penalty_last_n
-    breakers = [
-        tiny.A + ord(word) - ord("a") for word in sampling.dry_sequence_breakers if word in "abc"
-    ]
+    words = [word for word in sampling.dry_sequence_breakers if word in "abc"]
+    breakers = [tiny.A + "abc".index(word) for word in words]
     for token, n in repetitions(text[-last:], breakers).items():
-        if n >= sampling.dry_allowed_length:
-            z[token] -= sampling.dry_multiplier * sampling.dry_base ** (
-                n - sampling.dry_allowed_length
-            )
+        more = n - sampling.dry_allowed_length
+        if more >= 0:
+            z[token] -= sampling.dry_multiplier * sampling.dry_base**more
 
 
 def excluded(z, threshold):
@@ -96,11 +94,8 @@ def distribution(row, sampling, emitted, allowed):
     for token, bias in (sampling.logit_bias or {}).items():
         z[token] += bias
     for token in set(emitted) if sampling.penalised else ():
-        z[token] = (
-            z[token] / sampling.repeat_penalty
-            if z[token] > 0
-            else z[token] * sampling.repeat_penalty
-        )
+        by = sampling.repeat_penalty
+        z[token] = z[token] / by if z[token] > 0 else z[token] * by
         z[token] -= emitted.count(token) * sampling.frequency_penalty + sampling.presence_penalty
     if sampling.dry:
         dried(z, sampling, [*PROMPT, *emitted])
@@ -126,9 +121,8 @@ def distribution(row, sampling, emitted, allowed):
 @contextmanager
 def says(path, sampling, letters=()):
     """What a model says of the token after the prompt and these ones, by the options: [n_vocab]. letters: allowed, by place."""
-    llm = llama_cpp.Llama(
-        str(path), n_ctx=64, logits_all=True, n_threads=1, n_threads_batch=1, verbose=False
-    )
+    threads = {"n_threads": 1, "n_threads_batch": 1}
+    llm = llama_cpp.Llama(str(path), n_ctx=64, logits_all=True, verbose=False, **threads)
 
     def said(*emitted):
         llm.reset()
@@ -157,11 +151,8 @@ def texts(path, sampling, n, letters=()):
     with says(path, sampling, letters) as said:
         for _ in range(n):
             rows = {text: said(*text) for text in found}
-            found = {
-                (*text, one): found[text] * p[one]
-                for text, p in rows.items()
-                for one in possible(p)
-            }
+            ones = [(text, one) for text, p in rows.items() for one in possible(p)]
+            found = {(*text, one): found[text] * rows[text][one] for text, one in ones}
     return found
 
 
@@ -213,9 +204,8 @@ class Source:
     def _run(self, seq, seed):
         if self.chains[seq] is not None:
             self.chains[seq].close()
-        options = AnswerOptions(
-            replace(self.sampling, seed=seed), max_tokens=self.length + 1, grammar=self.grammar
-        )
+        sampling, most = replace(self.sampling, seed=seed), self.length + 1
+        options = AnswerOptions(sampling, max_tokens=most, grammar=self.grammar)
         run, self.chains[seq] = options.begin(PROMPT, self.target)
         run.seq = seq
         self.contexts.engine.set_tokens(seq, PROMPT)

@@ -63,14 +63,10 @@ class Handler(BaseHTTPRequestHandler):
 
 def _info(repo: str, files: dict[str, bytes]) -> dict[str, object]:
     siblings = [
-        {
-            "rfilename": name,
-            "size": len(raw),
-            "blobId": "b",
-            "lfs": {"sha256": hashlib.sha256(raw).hexdigest(), "size": len(raw), "pointerSize": 1},
-        }
+        {"rfilename": name, "size": len(raw), "blobId": "b",
+         "lfs": {"sha256": hashlib.sha256(raw).hexdigest(), "size": len(raw), "pointerSize": 1}}
         for name, raw in files.items()
-    ]
+    ]  # fmt: skip
     return {"id": repo, "modelId": repo, "sha": COMMIT, "private": False, "tags": [], "downloads": 0,
             "likes": 0, "siblings": siblings}  # fmt: skip
 

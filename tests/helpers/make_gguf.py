@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from helpers import tiny
+
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
 _CODES = dict(zip(range(13), "BbHhIif?  Qqd", strict=True))
 TYPE_F32 = 0
@@ -116,10 +118,8 @@ def read(path: Path) -> Gguf:
 
 
 def floats(shape: tuple[int, ...], seed: int, scale: float = 0.1) -> bytes:
-    rng = random.Random(seed)  # noqa: S311 - weights, not secrets
-    return struct.pack(
-        f"<{math.prod(shape)}f", *(rng.gauss(0, scale) for _ in range(math.prod(shape)))
-    )
+    rng, n = random.Random(seed), math.prod(shape)  # noqa: S311 - weights, not secrets
+    return struct.pack(f"<{n}f", *(rng.gauss(0, scale) for _ in range(n)))
 
 
 def tiny_llama(layers: int = 1, width: int = 32) -> Gguf:
@@ -136,10 +136,8 @@ def tiny_llama(layers: int = 1, width: int = 32) -> Gguf:
         "tokenizer.ggml.bos_token_id": (U32, 1), "tokenizer.ggml.eos_token_id": (U32, 2),
     }  # fmt: skip
     square = (width, width)
-    shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (width, len(tokens)),
-        "output_norm.weight": (width,),
-    }
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (width, len(tokens))}
+    shapes["output_norm.weight"] = (width,)
     for i in range(layers):
         for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
             shapes[f"blk.{i}.{name}.weight"] = square
@@ -159,11 +157,8 @@ def in_parts(whole: Gguf, folder: Path, shares: list[list[Tensor]]) -> list[Path
     paths, count = [], len(shares)
     for i, share in enumerate(shares):
         kv = dict(whole.kv) if i == 0 else {}
-        kv |= {
-            "split.no": (U16, i),
-            "split.count": (U16, count),
-            "split.tensors.count": (I32, len(whole.tensors)),
-        }
+        kv |= {"split.no": (U16, i), "split.count": (U16, count)}
+        kv["split.tensors.count"] = I32, len(whole.tensors)
         name = f"big-{i + 1:05d}-of-{count:05d}.gguf"
         paths.append(folder / name)
         paths[-1].write_bytes(Gguf(kv, share).build())
@@ -172,21 +167,13 @@ def in_parts(whole: Gguf, folder: Path, shares: list[list[Tensor]]) -> list[Path
 
 def tiny_words(pre: str) -> Gguf:
     """A vocabulary of byte pairs alone, as GPT-2 spells them, without weights; `pre` names the expressions for its words."""
-    shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    hidden = iter(range(256, 512))
-    letters = [chr(i if i in shown else next(hidden)) for i in range(256)]
     pairs = [(a, b) for a in "aeio17-\u0120" for b in "nrst17-\u0120"]
-    tokens = [*letters, *(a + b for a, b in pairs), "<s>", "</s>"]
-    n = len(tokens)
-    return Gguf(
-        {
-            "general.architecture": (STR, "llama"),
-            "tokenizer.ggml.model": (STR, "gpt2"),
-            "tokenizer.ggml.pre": (STR, pre),
-            "tokenizer.ggml.tokens": (ARR, (STR, tokens)),
-            "tokenizer.ggml.token_type": (ARR, (I32, [1] * (n - 2) + [3, 3])),
-            "tokenizer.ggml.merges": (ARR, (STR, [f"{a} {b}" for a, b in pairs])),
-            "tokenizer.ggml.bos_token_id": (U32, n - 2),
-            "tokenizer.ggml.eos_token_id": (U32, n - 1),
-        }
-    )
+    tokens = [*tiny.byte_tokens("gpt2"), *(a + b for a, b in pairs), "<s>", "</s>"]
+    n, merges = len(tokens), [f"{a} {b}" for a, b in pairs]
+    told = {
+        "model": (STR, "gpt2"), "pre": (STR, pre), "tokens": (ARR, (STR, tokens)),
+        "token_type": (ARR, (I32, [1] * (n - 2) + [3, 3])), "merges": (ARR, (STR, merges)),
+        "bos_token_id": (U32, n - 2), "eos_token_id": (U32, n - 1),
+    }  # fmt: skip
+    kv: dict[str, Any] = {f"tokenizer.ggml.{key}": value for key, value in told.items()}
+    return Gguf({"general.architecture": (STR, "llama"), **kv})

@@ -22,25 +22,12 @@ def write_target(path: Path, architecture: str = "llama", seed: int = 0) -> Path
     tokens += [f"<unused{i}>" for i in range(320 - len(tokens))]
     kinds = [3, 3, 3] + [1] * 258 + [5] * (len(tokens) - 261)
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(512)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(FF)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV)
-    writer.add_rope_dimension_count(HEAD)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(tokens)
-    writer.add_token_types(kinds)
-    writer.add_token_merges(["h e", "l l"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_add_bos_token(False)
-    writer.add_chat_template(TEMPLATE)
+    tiny.say(
+        writer, context_length=512, embedding_length=WIDTH, block_count=LAYERS, feed_forward_length=FF, head_count=HEADS,
+        head_count_kv=KV, rope_dimension_count=HEAD, rope_freq_base=10000.0, layer_norm_rms_eps=1e-5,
+        vocab_size=len(tokens), tokenizer_model="gpt2", tokenizer_pre="smollm", token_list=tokens, token_types=kinds,
+        token_merges=["h e", "l l"], bos_token_id=1, eos_token_id=2, add_bos_token=False, chat_template=TEMPLATE,
+    )  # fmt: skip
     for name, shape in tensor_shapes(len(tokens)).items():
         writer.add_tensor(name, _values(name, shape, seed))
     return tiny.written(writer, path)

@@ -10,21 +10,10 @@ from measure.simulate import Answer, Costs, Times
 from measure.synthetic import planted
 
 SETUP = Setup(
-    pyspec="0",
-    llama_cpp_python="0",
-    python="3",
-    system="Linux x",
-    machine="a machine",
-    gpu_layers=0,
-    threads=1,
-    n_ctx=64,
-    max_tokens=8,
-    temperature=0.0,
-    seed=1,
-    files={"target": ModelFile("t.gguf", "ab", 3)},
-    questions="2 questions",
-    day="2026-01-01",
-)
+    pyspec="0", llama_cpp_python="0", python="3", system="Linux x", machine="a machine", gpu_layers=0, threads=1,
+    n_ctx=64, max_tokens=8, temperature=0.0, seed=1, files={"target": ModelFile("t.gguf", "ab", 3)},
+    questions="2 questions", day="2026-01-01",
+)  # fmt: skip
 
 
 def turn(tokens: list[int], seconds: float = 1.0, **more: Any) -> TimedAnswer:

@@ -39,12 +39,8 @@ def context_of(model: Any, *, chosen: bool = True, **options: Any) -> Iterator[A
 
 
 def decode(
-    context: Any,
-    tokens: Sequence[int],
-    first: int,
-    states: np.ndarray | None,
-    width: int = tiny.N_EMBD,
-) -> np.ndarray:
+    context: Any, tokens: Sequence[int], first: int, states: np.ndarray | None, width: int = tiny.N_EMBD,
+) -> np.ndarray:  # fmt: skip
     """Decode with every row wanted; returns their states, [n, width]."""
     n = len(tokens)
     batch = llama_cpp.llama_batch_init(n, 0, 1)

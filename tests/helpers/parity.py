@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import product
 from typing import Any
 
 from pyspec.engine.target import TargetLlama
@@ -52,15 +53,11 @@ def compare(
         "n_ctx": 512, "n_threads": threads, "flash_attn": True, "trust": True, "verbose": False
     }  # fmt: skip
     with closing(TargetLlama(model, **options)) as original:
-        wanted = {
-            (prompt, temperature): answer(original, prompt, temperature, n)
-            for prompt in PROMPTS[:n_prompts]
-            for temperature in TEMPERATURES
-        }
+        asked = product(PROMPTS[:n_prompts], TEMPERATURES)
+        wanted = {(prompt, t): answer(original, prompt, t, n) for prompt, t in asked}
+        options |= {"length": "fixed:4", "sampling": "llama.cpp"}
         for draft in drafts:
-            with SpeculativeLlama(
-                model, draft=draft, length="fixed:4", sampling="llama.cpp", **options
-            ) as llm:
+            with SpeculativeLlama(model, draft=draft, **options) as llm:
                 for (prompt, temperature), theirs in wanted.items():
                     ours = answer(llm, prompt, temperature, n)
                     if ours != theirs:

@@ -58,8 +58,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if name == _COST and cost > LIMIT_S and "slow" not in report.keywords
     }
     if costs:
-        terminalreporter.section(
-            f"over {LIMIT_S:g} s of processor time: make them smaller, or mark them slow"
-        )
+        long = f"over {LIMIT_S:g} s of processor time: make them smaller, or mark them slow"
+        terminalreporter.section(long)
     for name, cost in sorted(costs.items(), key=lambda each: -each[1]):
         terminalreporter.line(f"{cost:6.1f} s  {name}")

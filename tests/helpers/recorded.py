@@ -95,9 +95,7 @@ AIDER = {
 EPHEMERAL = {"cache_control": {"type": "ephemeral"}}
 MESSAGES_AGENT = {
     "a turn": {
-        "model": "tiny",
-        "max_tokens": 32000,
-        "stream": True,
+        "model": "tiny", "max_tokens": 32000, "stream": True,
         "system": [
             {"type": "text", "text": "x-anthropic-billing-header: v=1; cch=1a2b3;"},
             {"type": "text", "text": "You are an agent.", **EPHEMERAL},
@@ -132,24 +130,18 @@ MESSAGES_AGENT = {
             {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
         ],
         "metadata": {"user_id": json.dumps({"device": "d", "session": "s"})},
-        "thinking": {"type": "adaptive", "display": "omitted"},
-        "output_config": {"effort": "medium"},
+        "thinking": {"type": "adaptive", "display": "omitted"}, "output_config": {"effort": "medium"},
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     },
     "a probe": {
-        "model": "tiny",
-        "max_tokens": 1,
-        "messages": [{"role": "user", "content": "quota"}],
-        "metadata": {"user_id": "u"},
-        "thinking": {"type": "enabled", "budget_tokens": 1024},
-        "temperature": 1,
+        "model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": "quota"}],
+        "metadata": {"user_id": "u"}, "thinking": {"type": "enabled", "budget_tokens": 1024}, "temperature": 1,
     },
 }  # fmt: skip
 
 RESPONSES_AGENT = {
     "a turn": {
-        "model": "tiny",
-        "instructions": "You are an agent.",
+        "model": "tiny", "instructions": "You are an agent.",
         "input": [
             {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Sandbox: on."}]},
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "It should add."}]},
@@ -166,20 +158,12 @@ RESPONSES_AGENT = {
              "format": {"type": "grammar", "syntax": "lark", "definition": "start: /x/"}},
             {"type": "web_search", "external_web_access": False},
         ],
-        "tool_choice": "auto",
-        "parallel_tool_calls": False,
-        "reasoning": {"effort": "medium", "summary": "auto"},
-        "store": False,
-        "stream": True,
-        "include": ["reasoning.encrypted_content"],
-        "prompt_cache_key": "0199-key",
-        "text": {"verbosity": "low"},
-        "service_tier": "auto",
-        "client_metadata": {"installation": "i"},
+        "tool_choice": "auto", "parallel_tool_calls": False, "reasoning": {"effort": "medium", "summary": "auto"},
+        "store": False, "stream": True, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "0199-key",
+        "text": {"verbosity": "low"}, "service_tier": "auto", "client_metadata": {"installation": "i"},
     },
     "a patch": {
-        "model": "tiny",
-        "instructions": "You are an agent.",
+        "model": "tiny", "instructions": "You are an agent.",
         "input": [
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "It should add."}]},
             {"type": "custom_tool_call", "status": "completed", "call_id": "call_2", "name": "apply_patch",
@@ -206,10 +190,7 @@ RESPONSES_AGENT = {
             ]},
             {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": PATH_SCHEMA},
         ],
-        "tool_choice": "auto",
-        "parallel_tool_calls": True,
-        "store": False,
-        "stream": True,
+        "tool_choice": "auto", "parallel_tool_calls": True, "store": False, "stream": True,
     },
 }  # fmt: skip
 

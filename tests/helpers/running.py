@@ -68,14 +68,9 @@ def _files(ends: ExitStack, stdin: bytes | None, stdout: str | None = None) -> l
     folder = Path(ends.enter_context(tempfile.TemporaryDirectory()))
     given = folder / "stdin"
     given.write_bytes(stdin or b"")
-    paths = [
-        given if stdin is not None else os.devnull,
-        stdout or folder / "stdout",
-        folder / "stderr",
-    ]
-    return [
-        ends.enter_context(Path(path).open(how)) for path, how in zip(paths, ("rb", "wb", "wb"))
-    ]
+    source = os.devnull if stdin is None else given
+    opened = (source, "rb"), (stdout or folder / "stdout", "wb"), (folder / "stderr", "wb")
+    return [ends.enter_context(Path(path).open(how)) for path, how in opened]
 
 
 def _text(file: IO[bytes]) -> str:

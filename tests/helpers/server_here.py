@@ -61,15 +61,14 @@ def opening(tiny_ascii):
         ping=15.0, embedders=(), **options,
     ):  # fmt: skip
         settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
-        defaults = {"draft": "lookup", "companion": "none", "n_ctx": 1024, "parallel": 4}
         # F32 throughout: a random model's text is full of near-ties, which half precision decides by the order of cells
-        threads = {"n_threads": 1, "n_threads_batch": 1}
-        threads |= {"flash_attn": False, "type_k": 0, "type_v": 0}
-        options = {"settings": settings, **defaults, **threads, **options}
+        options = {
+            "settings": settings, "draft": "lookup", "companion": "none", "n_ctx": 1024, "parallel": 4, "n_threads": 1,
+            "n_threads_batch": 1, "flash_attn": False, "type_k": 0, "type_v": 0, **options,
+        }  # fmt: skip
         batch = Batch(str(path or tiny_ascii), interactive=True, **options)
-        serving = ServerSettings(
-            "tiny", api_key=key, queue=queue, max_body=max_body, hosts=hosts, log=log, ping=ping
-        )
+        how = {"queue": queue, "max_body": max_body, "hosts": hosts, "log": log, "ping": ping}
+        serving = ServerSettings("tiny", api_key=key, **how)
         running.append(Running(batch, serving, send_buffer, others, embedders))
         return running[-1]
 

@@ -48,19 +48,17 @@ def _vocabulary(
     writer: gguf.GGUFWriter, tokens: list[str], eos: int, marks: Sequence[str] = (), bos: int | None = 1,
     adds: tuple[bool, bool] = (False, False),
 ) -> None:  # fmt: skip
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([*tokens, *marks])
-    writer.add_token_scores([0.0] * (len(tokens) + len(marks)))
-    kinds = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
-    kinds += [gguf.TokenType.NORMAL] * (len(tokens) - 3)
-    writer.add_token_types(kinds + [gguf.TokenType.CONTROL] * len(marks))
-    if bos is not None:
-        writer.add_bos_token_id(bos)
-    writer.add_eos_token_id(eos)
-    writer.add_unk_token_id(0)
-    writer.add_add_bos_token(adds[0])
-    writer.add_add_eos_token(adds[1])
-    writer.add_add_space_prefix(False)
+    all_tokens, kind = [*tokens, *marks], gguf.TokenType
+    kinds = [kind.UNKNOWN, kind.CONTROL, kind.CONTROL, *[kind.NORMAL] * (len(tokens) - 3)]
+    kinds += [kind.CONTROL] * len(marks)
+    say(writer, tokenizer_model="llama", token_list=all_tokens, token_types=kinds)
+    say(
+        writer,
+        token_scores=[0.0] * len(all_tokens),
+        **({} if bos is None else {"bos_token_id": bos}),
+    )
+    say(writer, eos_token_id=eos, unk_token_id=0, add_space_prefix=False)
+    say(writer, add_bos_token=adds[0], add_eos_token=adds[1])
 
 
 def _ends(weights: Weights, n_vocab: int, scale: float) -> Iterator[tuple[str, np.ndarray]]:
@@ -175,17 +173,15 @@ _BLOCKS = {
 
 def _facts(writer: gguf.GGUFWriter, arch: str, n_layer: int, window: int, n_experts: int) -> None:
     """What only some architectures say of themselves."""
+    head = N_EMBD // N_HEAD
     if arch in ("mamba", "qwen35"):
-        writer.add_ssm_conv_kernel(4)
-        writer.add_ssm_inner_size(2 * N_EMBD if arch == "mamba" else N_EMBD)
-        writer.add_ssm_state_size(8 if arch == "mamba" else N_EMBD // N_HEAD)
-        writer.add_ssm_time_step_rank(4 if arch == "mamba" else N_HEAD)
+        sizes = (2 * N_EMBD, 8, 4) if arch == "mamba" else (N_EMBD, head, N_HEAD)
+        say(writer, ssm_conv_kernel=4, ssm_inner_size=sizes[0], ssm_state_size=sizes[1])
+        say(writer, ssm_time_step_rank=sizes[2])
     if arch == "mixture":
-        writer.add_expert_count(n_experts)
-        writer.add_expert_used_count(2)
+        say(writer, expert_count=n_experts, expert_used_count=2)
     if arch in ("gemma3", "qwen35"):
-        writer.add_key_length(N_EMBD // N_HEAD)
-        writer.add_value_length(N_EMBD // N_HEAD)
+        say(writer, key_length=head, value_length=head)
     if arch == "gemma3":
         writer.add_sliding_window(window)
     if arch == "qwen35":
@@ -193,27 +189,26 @@ def _facts(writer: gguf.GGUFWriter, arch: str, n_layer: int, window: int, n_expe
         writer.add_array("qwen35.rope.dimension_sections", [3, 3, 2, 0])
         writer.add_uint32("qwen35.full_attention_interval", 2)
     if arch == "lfm2":
-        writer.add_shortconv_l_cache(3)
-        writer.add_head_count_kv([N_HEAD * (layer % 2) for layer in range(n_layer)])
+        say(writer, shortconv_l_cache=3, head_count_kv=[N_HEAD * (i % 2) for i in range(n_layer)])
 
 
-_KINDS = {
-    int: gguf.GGUFValueType.INT32,
-    float: gguf.GGUFValueType.FLOAT32,
-    str: gguf.GGUFValueType.STRING,
-}
+_VALUE = gguf.GGUFValueType
+_KINDS = {int: _VALUE.INT32, float: _VALUE.FLOAT32, str: _VALUE.STRING}
+
+
+def say(writer: gguf.GGUFWriter, **facts: Any) -> None:
+    """Have a file say these of itself, by the names of gguf's methods for them."""
+    for name, fact in facts.items():
+        getattr(writer, f"add_{name}")(fact)
 
 
 def begun(
     path: Path, arch: str, n_layer: int, width: int = N_EMBD, n_ctx: int = 4096
 ) -> gguf.GGUFWriter:
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_context_length(n_ctx)
-    writer.add_embedding_length(width)
-    writer.add_block_count(n_layer)
-    writer.add_feed_forward_length(0 if arch == "mamba" else N_FF)
-    writer.add_head_count(0 if arch == "mamba" else N_HEAD)
-    writer.add_layer_norm_rms_eps(1e-5)
+    n_ff, n_head = (0, 0) if arch == "mamba" else (N_FF, N_HEAD)
+    say(writer, context_length=n_ctx, embedding_length=width, block_count=n_layer)
+    say(writer, feed_forward_length=n_ff, head_count=n_head, layer_norm_rms_eps=1e-5)
     return writer
 
 
@@ -298,19 +293,14 @@ def add_chat_vocabulary(
     tokens = ["<unk>", "<s>", "</s>", *byte_tokens(model), pair, "\u2581\u2581", *marks]
     byte = gguf.TokenType.BYTE if model == "llama" else gguf.TokenType.NORMAL
     kinds = [gguf.TokenType.UNKNOWN, *[gguf.TokenType.CONTROL] * 2, *[byte] * 256]
-    writer.add_tokenizer_model(model)
-    writer.add_token_list(tokens)
-    writer.add_token_types([*kinds, *[gguf.TokenType.NORMAL] * 2, *[kind] * len(marks)])
+    kinds += [gguf.TokenType.NORMAL] * 2 + [kind] * len(marks)
+    say(writer, tokenizer_model=model, token_list=tokens, token_types=kinds)
     if model == "llama":
         writer.add_token_scores([0.0] * len(tokens))
     else:
-        writer.add_tokenizer_pre("llama-bpe")
-        writer.add_token_merges(["z z"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_add_bos_token(add_bos)
-    writer.add_add_space_prefix(space)
+        say(writer, tokenizer_pre="llama-bpe", token_merges=["z z"])
+    say(writer, bos_token_id=1, eos_token_id=2, unk_token_id=0)
+    say(writer, add_bos_token=add_bos, add_space_prefix=space)
     if template is not None:
         writer.add_chat_template(template)
     for name, source in (named or {}).items():

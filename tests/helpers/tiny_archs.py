@@ -156,9 +156,7 @@ def _windows(arch: str, width: int, heads: int, layers: int) -> dict[str, tuple[
     if arch == "gemma4":
         found["embedding_length_per_layer_input"] = (U32, width // 2)
         found["attention.shared_kv_layers"] = (U32, 0)
-        found |= {
-            f"attention.{what}_length_swa": (U32, width // heads) for what in ("key", "value")
-        }
+        found |= {f"attention.{x}_length_swa": (U32, width // heads) for x in ("key", "value")}
         found["rope.freq_base_swa"] = (F32, 1e4)
         found["attention.sliding_window_pattern"] = (ARR, (BOOL, [i < 4 for i in range(layers)]))
     return found
@@ -172,11 +170,8 @@ def _newest(arch: str, width: int, layers: int) -> dict[str, tuple[int, Any]]:
         "hyper_connection.count": (U32, 4), "hyper_connection.sinkhorn_iterations": (U32, 2),
         "hyper_connection.epsilon": (F32, 1e-6),
     }  # fmt: skip
-    scaled = {
-        "swiglu_clamp_exp": (F32, 10.0),
-        "expert_weights_scale": (F32, 1.0),
-        "expert_weights_norm": (BOOL, True),
-    }
+    scaled = {"swiglu_clamp_exp": (F32, 10.0), "expert_weights_scale": (F32, 1.0)}
+    scaled["expert_weights_norm"] = BOOL, True
     if arch in ("qwen4exp", "glm5-next"):
         found |= streams | {"hyper_connection.low_rank": (U32, 8)}
         numbers = {"ngram_size": 3, "heads_per_ngram": 2, "conv_kernel": 4, "eos_token_id": 0}

@@ -53,12 +53,8 @@ def write(
         for name, tensor in tiny._attention(weights, f"blk.{layer}"):
             if "norm" not in name:
                 writer.add_tensor(name, tensor)
-        sizes = {
-            "attn_norm": 1,
-            "ffn_norm": 1,
-            "attn_q_norm": tiny.N_HEAD,
-            "attn_k_norm": tiny.N_HEAD,
-        }
+        sizes = {"attn_norm": 1, "ffn_norm": 1}
+        sizes |= {"attn_q_norm": tiny.N_HEAD, "attn_k_norm": tiny.N_HEAD}
         norms |= {f"blk.{layer}.{name}.weight": width // of for name, of in sizes.items()}
     for name, size in norms.items():
         writer.add_tensor(name, 1 + 0.1 * weights.matrix(size, 1)[:, 0])
@@ -94,9 +90,8 @@ class Draft:
         self.target = target
         self.layers = facts["dflash.target_layers"]
         self.causal = bool(facts["dflash.attention.causal"])
-        self.anchored = "markov_w1.weight" in self.t and bool(
-            facts.get("dflash.sample_from_anchor", True)
-        )
+        anchored = bool(facts.get("dflash.sample_from_anchor", True))
+        self.anchored = anchored and "markov_w1.weight" in self.t
         ends, _ = _read(target)
         self.embeddings = self.t.get("token_embd.weight", ends["token_embd.weight"])
         own = self.t.get("output.weight", self.t.get("token_embd.weight"))

@@ -48,15 +48,10 @@ def write(
         writer.add_tensor("output.weight", own if output is None else output)
     if d2t is not None:
         writer.add_tensor("d2t", np.asarray(d2t, np.int64))
-    for name, shape in {
-        "attn_q": (width, 2 * width),
-        "attn_k": (width, 2 * width),
-        "attn_v": (width, 2 * width),
-        "attn_output": (width, width),
-        "ffn_gate": (tiny.N_FF, width),
-        "ffn_up": (tiny.N_FF, width),
-        "ffn_down": (width, tiny.N_FF),
-    }.items():
+    shapes = dict.fromkeys(["attn_q", "attn_k", "attn_v"], (width, 2 * width))
+    shapes |= {"attn_output": (width, width), "ffn_gate": (tiny.N_FF, width)}
+    shapes |= {"ffn_up": (tiny.N_FF, width), "ffn_down": (width, tiny.N_FF)}
+    for name, shape in shapes.items():
         writer.add_tensor(f"blk.0.{name}.weight", weights.matrix(*shape))
     for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
         writer.add_tensor(f"blk.0.{name}.weight", 1 + 0.1 * weights.matrix(width, 1)[:, 0])

@@ -16,11 +16,9 @@ WIDTH = 16
 
 def _begin(path: Path, arch: str, width: int, windows: list[bool]) -> gguf.GGUFWriter:
     writer = tiny.begun(path, arch, len(windows), width)
-    writer.add_key_length(HEAD)
-    writer.add_value_length(HEAD)
+    tiny.say(writer, key_length=HEAD, value_length=HEAD, sliding_window=16)
     writer.add_uint32(f"{arch}.attention.key_length_swa", HEAD)
     writer.add_uint32(f"{arch}.attention.value_length_swa", HEAD)
-    writer.add_sliding_window(16)
     writer.add_array(f"{arch}.attention.sliding_window_pattern", windows)
     tiny._vocabulary(writer, tiny.TOKENS, tiny.EOS)
     return writer

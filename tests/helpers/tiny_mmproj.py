@@ -34,9 +34,8 @@ def write(path: Path, n_embd: int = tiny.N_EMBD, seed: int = 1) -> Path:
     writer.add_array("clip.vision.image_mean", [0.5] * 3)
     writer.add_array("clip.vision.image_std", [0.5] * 3)
     for name, shape in _shapes(n_embd).items():
-        data = (
-            np.ones(shape) if ".ln" in name and "weight" in name else random.normal(0, 0.3, shape)
-        )
+        scales = ".ln" in name and "weight" in name
+        data = np.ones(shape) if scales else random.normal(0, 0.3, shape)
         writer.add_tensor(name, data.astype(np.float32))
     return tiny.written(writer, path)
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 from helpers import scripted, tiny
-from helpers.called import FUNCTIONS
+from helpers.call_examples import FUNCTIONS
 from helpers.matched import may_come
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,7 +6,7 @@ from dataclasses import astuple
 
 import llama_cpp
 import pytest
-from helpers import called, tiny
+from helpers import call_examples, tiny
 from helpers.call_examples import FAMILIES
 from helpers.matched import follows
 from text.test_calls import notation_of
@@ -32,7 +32,7 @@ WRITTEN = {
 CASES = [
     (family, *e) for family, known in WRITTEN.items() for e in FAMILIES[family] if e[0] in known
 ]
-FUNCTIONS = {name: tool_schema(schema) for name, schema in called.FUNCTIONS.items()}
+FUNCTIONS = {name: tool_schema(schema) for name, schema in call_examples.FUNCTIONS.items()}
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 

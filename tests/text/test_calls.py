@@ -5,8 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from helpers.call_examples import FAMILIES
-from helpers.called import FUNCTIONS
+from helpers.call_examples import FAMILIES, FUNCTIONS
 from hypothesis import given
 from hypothesis import strategies as st
 
