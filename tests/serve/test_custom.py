@@ -48,10 +48,10 @@ def test_it_is_streamed_as_it_is_whole(client, script_all):
     assert chunks[-1].finish_reason == "tool_calls"
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [NAMED, {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}],
-)
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+
+
+@pytest.mark.parametrize("choice", [NAMED, ALLOWED])
 def test_a_custom_tool_may_have_to_be_called(client, choice):
     options = {"tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 900}
     lean = scripted.leaning('"')  # or its text would never end

@@ -4,7 +4,8 @@ import json
 
 import msgspec
 import pytest
-from helpers.asking import body, get, post
+from helpers import scripted
+from helpers.asking import ask, body, get, post
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, decoded, records_of
@@ -14,17 +15,11 @@ from pyspec.text.messages import NO_PICTURE, standard
 
 
 def said(server, text="hello there", **options):
-    status, told = post(server, body(text, **options))
-    assert status == 200, told
+    told = ask(server, "/v1/chat/completions", **json.loads(body(text, **options)))
     return told["choices"][0]["message"]["content"]
 
 
-SHAPE = {
-    "type": "object",
-    "properties": {"n": {"enum": [1, 2]}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
+SHAPE = scripted.DIGIT
 
 
 @pytest.mark.parametrize("asked", [
@@ -49,9 +44,13 @@ def test_answers_that_are_no_json(serve, asked):
     assert set(said(serve(), max_tokens=100, **asked)) <= {"a", "b"}
 
 
-def record_of(**options):
-    (record,) = decoded(ChatBody, body(**options)).records("a")
+def read(kind, **asked):
+    (record,) = records_of(decoded(kind, msgspec.json.encode(asked)), "a")
     return record
+
+
+def record_of(**options):
+    return read(ChatBody, **json.loads(body(**options)))
 
 
 def test_a_repetition_penalty_by_vllms_name():
@@ -92,8 +91,7 @@ def test_a_predicted_answer_is_drafted(serve, given):
 def test_what_is_predicted_is_no_part_of_what_is_asked():
     """A batch whose lines get one goes on where it was."""
     predicted = record_of(prediction={"type": "content", "content": "words"})
-    assert predicted.prediction == "words"
-    assert predicted.sha256 == record_of().sha256
+    assert (predicted.prediction, predicted.sha256) == ("words", record_of().sha256)
 
 
 @pytest.mark.parametrize("wrong", [{}, {"content": 5}, {"content": [{"type": "text"}]}, "words"])
@@ -120,16 +118,12 @@ USER = [{"role": "user", "content": "hi"}]
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 
 
-def messages(path="/v1/messages", **body):
-    return json.dumps({"model": "tiny", "max_tokens": 4, **body}).encode(), path
-
-
 def test_clients_are_told_to_go_on_without_threads(server):
     """By the code that their runner of tools looks for."""
-    status, told = post(server, *messages(messages=USER, thread={"type": "create"}))
-    assert (status, told["error"]["details"]) == (
-        400, {"error_code": "thread_unsupported_request", "unsupported": []},
-    )  # fmt: skip
+    asked = {"max_tokens": 4, "messages": USER, "thread": {"type": "create"}}
+    error = ask(server, "/v1/messages", 400, **asked)["error"]
+    wanted = {"error_code": "thread_unsupported_request", "unsupported": []}
+    assert error["details"] == wanted
 
 
 def test_the_runner_of_tools_works(server):
@@ -146,10 +140,9 @@ def test_the_runner_of_tools_works(server):
         assert next(iter(runner)).role == "assistant"
 
 
-@pytest.mark.parametrize(
-    ("path", "headers"),
-    [("/v1/messages/batches", {}), ("/v1/models/none", {"anthropic-version": "2023-06-01"})],
-)
+@pytest.mark.parametrize(("path", "headers"), [
+    ("/v1/messages/batches", {}), ("/v1/models/none", {"anthropic-version": "2023-06-01"}),
+])  # fmt: skip
 def test_errors_elsewhere_have_anthropics_form(path, headers, server):
     status, told = get(server, path, **headers)
     assert (status, told["type"], told["error"]["type"]) == (404, "error", "not_found_error")
@@ -157,20 +150,16 @@ def test_errors_elsewhere_have_anthropics_form(path, headers, server):
 
 @pytest.mark.parametrize("path", ["/v1/nothing", "/nothing"])
 def test_an_unknown_path_says_what_is_served(path, server):
-    status, told = post(server, b"{}", path)
-    assert status == 404
-    assert path in told["error"]["message"]
-    assert "POST /v1/chat/completions" in told["error"]["message"]
+    said = ask(server, path, 404)["error"]["message"]
+    assert path in said
+    assert "POST /v1/chat/completions" in said
 
 
 @pytest.mark.parametrize("field", ["enable_thinking", "think"])
 @pytest.mark.parametrize("kind", [ChatBody, MessagesBody])
 def test_no_reasoning_by_others_names(kind, field):
     for value, wanted in ((False, False), (True, None)):
-        (record,) = records_of(
-            decoded(kind, msgspec.json.encode({"messages": USER, field: value})), "a"
-        )
-        assert record.reasons is wanted
+        assert read(kind, messages=USER, **{field: value}).reasons is wanted
 
 
 @pytest.mark.parametrize("kind", ["bash_20250124", "text_editor_20250728", "memory_20250818"])
@@ -201,8 +190,7 @@ def test_a_picture_is_refused_by_the_name_of_what_sees_it(kind, body):
 
 
 def texts(kind, **body):
-    (record,) = records_of(decoded(kind, msgspec.json.encode(body)), "a")
-    return [turn["content"] for turn in standard(record.messages)]
+    return [turn["content"] for turn in standard(read(kind, **body).messages)]
 
 
 def test_a_picture_in_a_result_is_a_line_of_text():

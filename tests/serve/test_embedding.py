@@ -29,11 +29,10 @@ def folder(tmp_path_factory):
     return where
 
 
-def reference(path, texts):
+def reference(path, texts, **options):
     """Vectors of length 1, one text a decode."""
-    llm = llama_cpp.Llama(
-        str(path), embedding=True, n_ctx=64, n_batch=64, n_ubatch=64, n_threads=1, verbose=False
-    )
+    options |= {"n_ctx": 64, "n_batch": 64, "n_ubatch": 64, "n_threads": 1, "verbose": False}
+    llm = llama_cpp.Llama(str(path), embedding=True, **options)
     found = [llm.embed(text, normalize=True, return_count=True) for text in texts]
     llm.close()
     return np.array([vector for vector, _ in found]), sum(count for _, count in found)
@@ -150,17 +149,7 @@ def test_a_chat_model_gives_the_mean_of_its_states(tiny_ascii):
     model = make_embedder(tiny_ascii, "chat")
     found, _ = vectors(model, ["abc", "x"])
     model.close()
-    llm = llama_cpp.Llama(
-        str(tiny_ascii),
-        embedding=True,
-        pooling_type=1,
-        n_ctx=64,
-        n_threads=1,
-        flash_attn=False,
-        verbose=False,
-    )
-    expected = [llm.embed(text, normalize=True) for text in ("abc", "x")]
-    llm.close()
+    expected, _ = reference(tiny_ascii, ["abc", "x"], pooling_type=1, flash_attn=False)
     assert np.allclose(found, expected, atol=1e-5)
 
 

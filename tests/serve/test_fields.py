@@ -55,9 +55,7 @@ INSIDE = {
 }  # fmt: skip
 """What is honoured of fields that are objects of settings."""
 
-LLAMA_SERVERS = re.findall(
-    r"\S+",
-    """
+LLAMA_SERVERS = re.findall(r"\S+", """
     adaptive_target backend_sampling cache_prompt chat_format chat_template_kwargs dry_allowed_length dry_base
     dry_multiplier dry_penalty_last_n dry_sequence_breakers dynatemp_exponent dynatemp_range frequency_penalty grammar
     grammar_lazy grammar_triggers id_slot ignore_eos json_schema logit_bias lora max_tokens min_keep min_p mirostat n
@@ -66,21 +64,17 @@ LLAMA_SERVERS = re.findall(
     return_progress samplers seed speculative.n_max speculative.n_min speculative.p_min sse_ping_interval stop stream
     t_max_predict_ms t_max_prompt_ms temperature thinking_forced_open timings_per_token top_k top_n_sigma top_p typ_p
     typical_p xtc_probability xtc_threshold
-""",
-)
+""")  # fmt: skip
 """Of its requests of any kind, at its commit of autumn 2026; mirostat's other settings do nothing without it."""
 
-VLLMS = re.findall(
-    r"\S+",
-    """
+VLLMS = re.findall(r"\S+", """
     add_special_tokens allowed_token_ids bad_words cache_salt echo guided_choice guided_decoding_backend guided_grammar
     guided_json guided_regex guided_whitespace_pattern ignore_eos include_reasoning include_stop_str_in_output
     kv_transfer_params length_penalty logits_processors min_p min_tokens mm_processor_kwargs priority prompt_logprobs
     repetition_penalty request_id return_token_ids return_tokens_as_token_ids skip_special_tokens
     spaces_between_special_tokens stop_token_ids structured_outputs thinking_token_budget top_k truncate_prompt_tokens
     use_beam_search vllm_xargs
-""",
-)
+""")  # fmt: skip
 
 ANY = ("chat_template_kwargs", "n_predict")
 """llama-server's of chats alone, and of what is no chat."""
@@ -193,9 +187,8 @@ def test_each_setting_inside_a_field_is_in_a_list(_where, _name, types, kind):
 
 
 def test_settings_are_found():
-    assert "stream_options.include_usage" in settings_in(
-        "openai.types.chat.completion_create_params"
-    )
+    found = settings_in("openai.types.chat.completion_create_params")
+    assert "stream_options.include_usage" in found
 
 
 def test_each_field_of_embeddings_is_honoured():
@@ -224,17 +217,11 @@ SAMPLES = {
     "verbosity": "low", "workspace_id": "w", "add_special_tokens": False, "cache_salt": "a",
     "guided_decoding_backend": "xgrammar", "id_slot": -1, "request_id": "a",
 }  # fmt: skip
-SAMPLES |= dict.fromkeys(
-    re.findall(
-        r"\S+",
-        """
+SAMPLES |= dict.fromkeys(re.findall(r"\S+", """
         backend_sampling cache_prompt n_cache_reuse n_keep post_sampling_probs speculative.n_max speculative.n_min
         speculative.p_min sse_ping_interval t_max_prompt_ms timings_per_token length_penalty priority
         spaces_between_special_tokens keep_alive truncate shift
-    """,
-    ),
-    1,
-)
+"""), 1)  # fmt: skip
 """A value of each field that is harmless."""
 
 

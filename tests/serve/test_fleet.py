@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers import tiny
-from helpers.asking import body, get, post, raw
+from helpers.asking import body, get, post, raw, rest
 from helpers.waiting import wait
 
 F32 = {"flash_attn": False, "type_k": 0, "type_v": 0}  # as the first model has it
@@ -106,13 +106,6 @@ def held_answer(server):
     with contextlib.closing(raw(server, body(stream=True, **big), SO_RCVBUF=1)) as stream:
         stream.recv(64)
         yield stream
-
-
-def rest(stream):
-    data = b""
-    while not data.endswith(b"0\r\n\r\n"):
-        data += stream.recv(1 << 16)
-    return data
 
 
 @pytest.mark.parametrize("bound", [{"most": 1}, {"most": 9, "memory": 1.5}])

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from helpers.asking import begun, body, first_text, post, raw
+from helpers import scripted
+from helpers.asking import ask, begun, body, first_text, post, raw
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.serve.service import Service
@@ -21,9 +22,8 @@ def test_answers_are_counted_before_anything_is_made_of_them(serve, monkeypatch)
 
     server = serve(max_body=1 << 20)
     monkeypatch.setattr(bodies, "records_of", None)
-    data = json.dumps({"prompt": ["a"] * 100_000, "n": 16}).encode()
-    status, told = post(server, data, "/v1/completions")
-    assert (status, "1600000 answers" in told["error"]["message"]) == (400, True)
+    told = ask(server, "/v1/completions", 400, prompt=["a"] * 100_000, n=16)
+    assert "1600000 answers" in told["error"]["message"]
 
 
 def test_a_grammar_that_never_ends_keeps_nobody_waiting(serve):
@@ -40,9 +40,8 @@ def test_a_grammar_that_never_ends_keeps_nobody_waiting(serve):
         status, told = post(server, body(grammar=grammar, logit_bias=bias, max_tokens=500))
         assert status == 200 or "grammar" in told["error"]["message"]
     assert server.batch.load[0] <= 1
-    assert (
-        post(server, body(grammar='root ::= "ab"'))[1]["choices"][0]["message"]["content"] == "ab"
-    )
+    _, told = post(server, body(grammar='root ::= "ab"'))
+    assert told["choices"][0]["message"]["content"] == "ab"
     stream.close()
     server.wait_idle()
 
@@ -64,15 +63,7 @@ def test_a_dead_end_is_no_reason_to_read_others_anew(serve, rounds):
     stream.close()
 
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "add",
-            "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}},
-        },
-    }
-]
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": scripted.DIGIT}}]
 
 
 @contextmanager
@@ -87,9 +78,8 @@ def test_a_burst_of_agents_waits_in_the_queue(server, monkeypatch):
     """All that it holds are prepared in their turn, whatever tools they bring; more get 429."""
     service, free = server.app.state.fleet.default, threading.Event()
     checked = Service._checked
-    monkeypatch.setattr(
-        Service, "_checked", lambda *given: free.wait(DEADLINE_S) and checked(*given)
-    )
+    patched = lambda *given: free.wait(DEADLINE_S) and checked(*given)  # noqa: E731
+    monkeypatch.setattr(Service, "_checked", patched)
     most = 64 + 4
     with together(server, body(tools=TOOLS, max_tokens=1), most):
         wait(lambda: service._preparing == most)
@@ -172,10 +162,8 @@ def metrics(server):
 
     with begun(server, "/metrics") as response:
         text = response.read().decode()
-    samples = (
-        sample for family in text_string_to_metric_families(text) for sample in family.samples
-    )
-    return {" ".join([sample.name, *sample.labels.values()]): sample.value for sample in samples}
+    samples = (each for family in text_string_to_metric_families(text) for each in family.samples)
+    return {" ".join([each.name, *each.labels.values()]): each.value for each in samples}
 
 
 def test_metrics_tell_what_was_done(serve):
@@ -241,14 +229,11 @@ def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch, caplog):
 
 def test_half_a_request_takes_nothing(serve):
     server = serve()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    half = b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
     dead = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
-    for connection in dead[:10]:
-        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
-    for connection in dead[10:]:
-        connection.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
-        )
+    for n, connection in enumerate(dead):
+        connection.sendall(head + half * (n % 2))
     assert post(server, body())[0] == 200
     assert server.batch.load == (0, 0)
     for connection in dead:
@@ -258,20 +243,12 @@ def test_half_a_request_takes_nothing(serve):
 def test_other_hosts_and_methods(serve):
     """A page elsewhere that calls this machine by its own name is refused; so is what is not served."""
     server = serve(hosts=("localhost", "::1"))
-    for host, path, status in [
-        ("[::1]:8080", "/v1/models", 200),
-        ("::1", "/v1/models", 400),
-        ("evil.example", "/v1/models", 400),
-        ("localhost", "/v1/models", 200),
-        ("evil.example.", "/v1/models", 400),
-        ("localhost:1", "/v1/models", 200),
-        ("LOCALHOST.", "/v1/models", 200),
-        ("localhost.:1", "/v1/models", 200),
-        ("localhost.evil.example", "/v1/models", 400),
-        ("", "/v1/models", 400),
-        ("localhost", "/nothing", 404),
-        ("localhost", "/v1/chat/completions", 405),
-    ]:
+    own = ["[::1]:8080", "localhost", "localhost:1", "LOCALHOST.", "localhost.:1"]
+    others = ["::1", "evil.example", "evil.example.", "localhost.evil.example", ""]
+    models = [("/v1/models", host) for host in (*own, *others)]
+    statuses = [200] * len(own) + [400] * len(others) + [404, 405]
+    more = [("/nothing", "localhost"), ("/v1/chat/completions", "localhost")]
+    for (path, host), status in zip(models + more, statuses, strict=True):
         with begun(server, path, Host=host) as response:
             assert response.status == status
 

@@ -1,6 +1,7 @@
 """Anthropic's Messages as its own client sees them."""
 
 import json
+from itertools import groupby
 
 import pytest
 from helpers import scripted
@@ -62,11 +63,8 @@ def test_a_text_is_answered_as_in_a_chat(client, server):
 
 
 def test_blocks_are_the_messages_of_a_chat(client, server):
-    messages = [
-        {"role": "system", "content": "You add.\nBe short."},
-        *scripted.ADDED,
-        {"role": "user", "content": "And now?"},
-    ]
+    begin = {"role": "system", "content": "You add.\nBe short."}
+    messages = [begin, *scripted.ADDED, {"role": "user", "content": "And now?"}]
     system = [{"type": "text", "text": "You add.", "cache_control": {"type": "ephemeral"}}]
     system.append({"type": "text", "text": "Be short."})
     answer = ask(client, TURNS, max_tokens=16, tools=[TOOL], system=system)
@@ -144,9 +142,7 @@ def test_events_come_in_the_order_that_clients_need(client, script_all):
         kinds = [event.type for event in stream]
         final = stream.get_final_message()
     raw = list(client.messages.create(**given, stream=True))
-    once = [
-        e.type for e, before in zip(raw, [None, *raw]) if before is None or e.type != before.type
-    ]
+    once = [kind for kind, _ in groupby(event.type for event in raw)]
     block = ["content_block_start", "content_block_delta", "content_block_stop"]
     assert once == ["message_start", *block * 3, "message_delta", "message_stop"]
     assert [e.index for e in raw if e.type == "content_block_start"] == [0, 1, 2]
@@ -218,10 +214,8 @@ def test_a_format_by_the_name_that_betas_had(client):
     form = {"type": "json_schema", "schema": scripted.DIGIT}
     record = record_of(output_format=form)
     assert record.language == record_of(output_config={"format": form}).language is not None
-    counted = client.messages.count_tokens(
-        model="tiny", messages=BEGUN, extra_body={"output_format": form}
-    )
-    assert counted.input_tokens > 0
+    body = {"messages": BEGUN, "extra_body": {"output_format": form}}
+    assert client.messages.count_tokens(model="tiny", **body).input_tokens > 0
 
 
 LATER = {"name": "later", "input_schema": scripted.DIGIT, "defer_loading": True}

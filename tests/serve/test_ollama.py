@@ -97,9 +97,7 @@ def test_tools_results_go_back(server):
     assert told["prompt_eval_count"] > 20
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "says"),
-    [
+@pytest.mark.parametrize(("path", "body", "says"), [
         ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": ["x"]}]}, "SpeculativeLlama"),
         ("/api/generate", {"prompt": "a", "images": ["x"]}, "SpeculativeLlama"),
         ("/api/chat", {"messages": TURN, "format": "xml"}, "format is 'xml'"),
@@ -107,8 +105,7 @@ def test_tools_results_go_back(server):
         ("/api/chat", {"messages": TURN, "options": {"mirostat": 2}}, "mirostat is not supported"),
         ("/api/generate", {"prompt": "a", "template": "{{ .Prompt }}"}, "template is not supported"),
         ("/api/generate", {"prompt": "a", "context": [1]}, "context is not supported"),
-    ],
-)  # fmt: skip
+])  # fmt: skip
 def test_what_is_not_done_is_refused_in_its_form(server, path, body, says):
     """{"error": text}, whole and streamed."""
     for stream in (True, False):

@@ -1,13 +1,16 @@
 """What those who run a server see: its end, its health, its log."""
 
 import asyncio
+import contextlib
 import json
 import math
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
-from helpers.asking import begun, body, post, raw
+from helpers.asking import ask, begun, body, post, raw
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.cli.serve import ServerOptions
@@ -22,9 +25,12 @@ def health(server):
     return found
 
 
+def in_loop(server, made):
+    return asyncio.run_coroutine_threadsafe(made, server.app.state.fleet.default._loop)
+
+
 def drain(server, seconds):
-    fleet = server.app.state.fleet
-    return asyncio.run_coroutine_threadsafe(fleet.drain(seconds), fleet.default._loop)
+    return in_loop(server, server.app.state.fleet.drain(seconds))
 
 
 def streamed(server, **options):
@@ -68,17 +74,21 @@ def held(serve, monkeypatch):
 
 
 def test_an_engine_that_hangs_is_told_of(held):
+    """One that is idle does not; and requests that come behind others bring no round to its end."""
     server, free, passes = held
-    connection = raw(server, body())
-    wait(lambda: server.batch.load == (0, 1))
-    passes(590.0)
+    passes(1e6)
     assert health(server) == (200, "ok")
-    passes(11.0)
-    assert health(server) == (503, "stuck")
-    free.set()
-    server.wait_idle()
-    wait(lambda: health(server) == (200, "ok"))
-    connection.close()
+    with raw(server, body()), contextlib.ExitStack() as behind:
+        wait(lambda: server.batch.load == (0, 1))
+        passes(590.0)
+        assert health(server) == (200, "ok")
+        behind.enter_context(raw(server, body()))
+        wait(lambda: server.batch.load == (0, 2))
+        passes(11.0)
+        assert health(server) == (503, "stuck")
+        free.set()
+        server.wait_idle()
+        wait(lambda: health(server) == (200, "ok"))
 
 
 @pytest.mark.parametrize("path", DOORS)
@@ -100,44 +110,39 @@ def test_an_answer_that_is_not_streamed_ends_with_the_drain(held, monkeypatch):
     """With a status after which its client may ask another server."""
     monkeypatch.setattr("pyspec.serve.service._CUT_S", 0.0)
     server, *_ = held
-    found = []
-    asking = threading.Thread(target=lambda: found.append(post(server, body())))
-    asking.start()
-    wait(lambda: server.batch.load == (0, 1))
-    drain(server, 0.0).result(DEADLINE_S)
-    asking.join(DEADLINE_S)
-    assert [(status, told["error"]["code"]) for status, told in found] == [(503, "Cancelled")]
+    with ThreadPoolExecutor(1) as others:
+        other = others.submit(post, server, body())
+        wait(lambda: server.batch.load == (0, 1))
+        drain(server, 0.0).result(DEADLINE_S)
+        status, told = other.result(DEADLINE_S)
+    assert (status, told["error"]["code"]) == (503, "Cancelled")
 
 
 def test_a_stop_does_not_wait_for_an_engine_that_hangs(held, monkeypatch, caplog):
     monkeypatch.setattr("pyspec.serve.service._STOP_S", 0.0)
     server, free, _ = held
-    connection = raw(server, body())
-    assert server.hangs.wait(DEADLINE_S)  # a thread that has not begun would end at once
     fleet = server.app.state.fleet
-    asyncio.run_coroutine_threadsafe(fleet.stop(), fleet.default._loop).result(DEADLINE_S)
-    assert fleet.hung == [fleet.default]
-    assert "the engine of tiny did not stop" in caplog.text
-    connection.close()
+    with raw(server, body()):
+        assert server.hangs.wait(DEADLINE_S)  # a thread that has not begun would end at once
+        in_loop(server, fleet.stop()).result(DEADLINE_S)
+        assert fleet.hung == [fleet.default]
+        assert "the engine of tiny did not stop" in caplog.text
     monkeypatch.undo()
     free.set()
-    asyncio.run_coroutine_threadsafe(fleet.stop(), fleet.default._loop).result(DEADLINE_S)
+    in_loop(server, fleet.stop()).result(DEADLINE_S)
     assert fleet.hung == []
 
 
 def test_a_server_that_ends_takes_nothing_more(serve):
     """Nobody would answer."""
     server = serve()
-    fleet = server.app.state.fleet
-    asyncio.run_coroutine_threadsafe(fleet.stop(), fleet.default._loop).result(DEADLINE_S)
+    in_loop(server, server.app.state.fleet.stop()).result(DEADLINE_S)
     status, told = post(server, body())
     assert (status, told["error"]["code"]) == (503, "shutting_down")
 
 
 def test_what_an_engine_that_hangs_uses_is_not_freed(monkeypatch):
     """The process ends with a failure; what other models have to write is written first."""
-    from types import SimpleNamespace
-
     from pyspec.serve.fleet import leave_hung
 
     ends = []
@@ -147,31 +152,6 @@ def test_what_an_engine_that_hangs_uses_is_not_freed(monkeypatch):
         leave_hung(SimpleNamespace(hung=hung, default=first))
         ends.append(None)
     assert ends == [None, 1, None, "closed", 1, None]
-
-
-def test_an_idle_engine_does_not_hang(held):
-    server, _, passes = held
-    passes(1e6)
-    assert health(server) == (200, "ok")
-    connection = raw(server, body())
-    wait(lambda: server.batch.load == (0, 1))
-    passes(590.0)
-    assert health(server) == (200, "ok")
-    connection.close()
-
-
-def test_who_comes_behind_others_does_not_hide_that_an_engine_hangs(held):
-    """Requests that wait bring no round to its end."""
-    server, _, passes = held
-    connections = [raw(server, body())]
-    wait(lambda: server.batch.load == (0, 1))
-    passes(400.0)
-    connections.append(raw(server, body()))
-    wait(lambda: server.batch.load == (0, 2))
-    passes(201.0)
-    assert health(server) == (503, "stuck")
-    for each in connections:
-        each.close()
 
 
 def test_each_round_shows_that_an_engine_works(serve, monkeypatch):
@@ -245,41 +225,29 @@ def test_what_takes_longer_is_cut_and_says_so(serve, rounds, path, asked, end):
     assert 0 < int(re.findall(r'"(?:completion|output)_tokens":(\d+)', said)[-1]) < 10
 
 
-@pytest.fixture
-def lines():
-    return []
-
-
-def test_a_line_of_each_request(serve, lines):
+def test_a_line_of_each_request(serve):
+    """As JSON, and in words."""
+    lines = []
     server = serve(log=lines.append)
     post(server, body("a secret", max_tokens=5))
-    post(server, b"{}", "/v1/messages")
+    ask(server, "/v1/messages", 400)
+    ask(server, "/v1/nothing", 404)
     health(server)
     with streamed(server, max_tokens=6) as response:
         response.read()
-    wait(lambda: len(lines) == 3)
-    first, second, third = map(json.loads, lines)
+    wait(lambda: len(lines) == 4)
+    first, second, _, fourth = map(json.loads, lines)
     assert (first["status"], first["completion_tokens"]) == (200, 5)
     assert first["finish_reasons"] == ["length"]
     assert first["ms"] >= first["first_token_ms"] > 0
     assert (second["status"], "id" in second) == (400, False)
-    assert (third["stream"], third["completion_tokens"]) == (True, 6)
-    assert "secret" not in "".join(lines)
-
-
-def test_a_request_is_told_in_words(serve):
-    lines = []
-    server = serve(log=lines.append)
-    post(server, body("hello", max_tokens=3))
-    post(server, b"{}", "/v1/nothing")
-    wait(lambda: len(lines) == 2)
-    first, second = map(as_text, lines)
-    assert re.fullmatch(
-        r"\d\d:\d\d:\d\d POST /v1/chat/completions 200, tiny, \d+ tokens read, 3 made, \d+\.\d\d s",
-        first,
-    )
-    assert re.fullmatch(r"\d\d:\d\d:\d\d POST /v1/nothing 404, \d+\.\d\d s", second)
-    assert "hello" not in first
+    assert (fourth["stream"], fourth["completion_tokens"]) == (True, 6)
+    words = "\n".join(map(as_text, lines))
+    at = r"\d\d:\d\d:\d\d POST"
+    chat = rf"^{at} /v1/chat/completions 200, tiny, \d+ tokens read, 5 made, \d+\.\d\d s$"
+    assert re.search(chat, words, re.MULTILINE)
+    assert re.search(rf"^{at} /v1/nothing 404, \d+\.\d\d s$", words, re.MULTILINE)
+    assert "secret" not in "".join([words, *lines])
 
 
 def test_a_cancelled_one_is_told_so(serve, rounds):
@@ -294,10 +262,10 @@ def test_a_cancelled_one_is_told_so(serve, rounds):
     assert as_text(lines[0]).endswith(" s, cancelled")
 
 
-@pytest.mark.parametrize(
-    ("options", "terminal", "told"),
-    [({}, True, True), ({"quiet": True}, True, False), ({}, False, False), ({"quiet": True, "log_json": True}, True, True)],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "terminal", "told"), [
+    ({}, True, True), ({"quiet": True}, True, False), ({}, False, False),
+    ({"quiet": True, "log_json": True}, True, True),
+])  # fmt: skip
 def test_a_terminal_gets_lines_unless_quiet(monkeypatch, options, terminal, told):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     assert (ServerOptions(**options).serving("x").log is not None) == told

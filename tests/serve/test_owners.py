@@ -67,14 +67,8 @@ def test_an_owner_outlives_a_session():
     assert owner(f"user_a_account_b{session}") == owner("user_a_account_b") != owner("user_c")
     first, second = (json.dumps({"device_id": "d", "session_id": each}) for each in "ab")
     assert owner(first) == owner(second) != owner(json.dumps({"device_id": "e"}))
-    for whole in (
-        session,
-        f"a{session}b",
-        "a_session_b",
-        json.dumps({"session_id": "x"}),
-        "[1]",
-        "5",
-    ):
+    odd = json.dumps({"session_id": "x"})
+    for whole in (session, f"a{session}b", "a_session_b", odd, "[1]", "5"):
         assert owner(whole) == whole
 
 
@@ -126,10 +120,8 @@ def test_what_the_server_says_to_all_is_read_once(read, parallel):
 
 def test_prompts_of_two_owners_that_come_at_once_wait_for_each_other_no_more(read):
     server, _ = read()
-    jobs = [
-        ChatBody(messages=[{"role": "user", "content": TEXT}], user=who)
-        for who in ("one", "two", "two")
-    ]
+    turns = [{"role": "user", "content": TEXT}]
+    jobs = [ChatBody(messages=turns, user=who) for who in ("one", "two", "two")]
     made = [server.app.state.fleet.default._answers(each, "x")[0] for each in jobs]
     assert [job.owner for job in made] == ["one", "two", "two"]
     server.batch.prepare()

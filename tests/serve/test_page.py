@@ -22,6 +22,7 @@ def say(tab, text):
 
 
 DONE = "document.querySelectorAll('.assistant[data-done]').length"
+SPANS = "document.querySelectorAll('.assistant span[title]')"
 
 
 def test_page_answers_and_shows_where_tokens_came_from(serve, browser):
@@ -31,9 +32,7 @@ def test_page_answers_and_shows_where_tokens_came_from(serve, browser):
     tab.evaluate("document.getElementById('temperature').value = 0")
     say(tab, "abcabcabcabcabcabc " * 6)
     tab.until(f"{DONE} === 1")
-    spans = tab.evaluate(
-        "[...document.querySelectorAll('.assistant span[title]')].map(s => [s.className, s.title])"
-    )
+    spans = tab.evaluate(f"[...{SPANS}].map(s => [s.className, s.title])")
     assert {kind for kind, _ in spans} <= {"target", "accepted", "relaxed"}
     assert all(title for _, title in spans)
     assert tab.evaluate("turns[0].tokens.map(t => t.text).join('') === turns[0].content")
@@ -66,7 +65,7 @@ def test_a_stopped_answer_says_so_and_goes_on(serve, rounds, browser):
     tab = browser(server.url)
     rounds.allow(20)
     say(tab, "hello")
-    tab.until("document.querySelectorAll('.assistant span[title]').length > 3")
+    tab.until(f"{SPANS}.length > 3")
     tab.evaluate("document.getElementById('stop').click()")
     tab.until(f"{DONE} === 1")
     assert tab.evaluate("document.querySelector('.note').textContent") == "stopped"
@@ -77,9 +76,8 @@ def test_a_stopped_answer_says_so_and_goes_on(serve, rounds, browser):
     assert server.batch.stats()["tokens"] < 100
     before = tab.evaluate("turns[0].content")
     tab.evaluate("$('most').value = 8")
-    tab.evaluate(
-        "[...document.querySelectorAll('.act')].find(b => b.textContent === 'Continue').click()"
-    )
+    acts = "[...document.querySelectorAll('.act')]"
+    tab.evaluate(f"{acts}.find(b => b.textContent === 'Continue').click()")
     tab.until(f"!running && turns[0].content.length > {len(before)}")
     assert tab.evaluate("turns[0].content").startswith(before)
     assert tab.evaluate("turns.length") == 1
@@ -134,7 +132,7 @@ def test_errors_are_shown(serve, browser):
     assert "API key" in shown
     tab.evaluate("document.getElementById('key').value = 'secret'")
     say(tab, "hello")
-    tab.until("document.querySelectorAll('.assistant span[title]').length > 0")
+    tab.until(f"{SPANS}.length > 0")
 
 
 def shown(tab):
@@ -183,11 +181,10 @@ def test_a_chat_stays_over_a_reload(serve, browser):
     say(tab, "abcabcabc")
     tab.until(f"{DONE} === 1")
     before = shown(tab)
-    colours = "document.querySelectorAll('.assistant span[title]').length"
-    spans = tab.evaluate(colours)
+    spans = tab.evaluate(f"{SPANS}.length")
     tab.reload()
     tab.until("turns.length === 1")
-    assert (shown(tab), tab.evaluate(colours)) == (before, spans)
+    assert (shown(tab), tab.evaluate(f"{SPANS}.length")) == (before, spans)
     kept = "[$('system').value, $('key').value, $('temperature').value]"
     assert tab.evaluate(kept) == ["ab", "", "0"]
     assert "secret" not in tab.evaluate("JSON.stringify(localStorage)")
@@ -234,27 +231,22 @@ MARKDOWN = {
 }
 
 
+FRAMES = (
+    r'<div class="(wide|code)">|</div>| style="margin-left: 0em;"|<span class="kind">(py)?</span>'
+    r'|<button class="copy" type="button">Copy</button>'
+)
+
+
 def test_markdown_becomes_nodes_and_nothing_else(serve, browser):
     tab = browser(serve().url)
     for source, wanted in MARKDOWN.items():
         tab.evaluate(f"turns = [{{...fresh('q'), content: {json.dumps(source)}}}], showAll()")
         found = tab.evaluate("document.querySelector('.text').innerHTML")
-        for frame in (
-            '<div class="wide">',
-            "</div>",
-            '<div class="code">',
-            ' style="margin-left: 0em;"',
-        ):
-            found = found.replace(frame, "")
-        found = found.replace('<button class="copy" type="button">Copy</button>', "")
-        found = re.sub('<span class="kind">(py)?</span>', "", found)
-        assert found == wanted
+        assert re.sub(FRAMES, "", found) == wanted
     link = "[x](https://example.org/a)"
     tab.evaluate(f"turns = [{{...fresh('q'), content: {json.dumps(link)}}}], showAll()")
-    assert tab.evaluate("(a => [a.href, a.rel])(document.querySelector('.text a'))") == [
-        "https://example.org/a",
-        "noopener noreferrer",
-    ]
+    found = tab.evaluate("(a => [a.href, a.rel])(document.querySelector('.text a'))")
+    assert found == ["https://example.org/a", "noopener noreferrer"]
 
 
 def test_tokens_keep_their_colours_in_markdown(serve, browser):
@@ -310,12 +302,8 @@ def test_nothing_is_wider_than_the_screen(filled, width):
         assert filled.evaluate(OUTSIDE) == []
         assert filled.evaluate("document.documentElement.scrollWidth") <= width
     filled.evaluate("$('more').open = false")
-    send, talk = (
-        filled.evaluate(f"$('{name}').getBoundingClientRect().toJSON()")
-        for name in ("send", "talk")
-    )
-    assert send["bottom"] <= 667
-    assert talk["height"] > 250
+    assert filled.evaluate("$('send').getBoundingClientRect().bottom") <= 667
+    assert filled.evaluate("$('talk').getBoundingClientRect().height") > 250
 
 
 @pytest.mark.parametrize(("width", "height"), [(375, 667), (1280, 800)])
@@ -357,7 +345,6 @@ def test_every_text_can_be_read_in_both_schemes(filled, scheme):
     told = filled.evaluate(CONTRAST)
     assert {"SPAN.accepted", "SPAN.relaxed", "SPAN.target"} <= {name for name, _ in told}
     assert [(name, round(ratio, 2)) for name, ratio in told if ratio < 4.5] == []
-    ground = filled.evaluate(
-        "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
-    )
+    colour = "getComputedStyle(document.body).backgroundColor"
+    ground = filled.evaluate(f"{colour}.match(/\\d+/g).map(Number)")
     assert (max(ground) < 64) == (scheme == "dark")

@@ -3,19 +3,12 @@
 import json
 
 import pytest
-from helpers import scripted
-from helpers.asking import post
+from helpers import asking, scripted
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
 SAID = "<think>Hm.\nOh.</think>\n\nYes."
-SCHEMA = {
-    "type": "object",
-    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "ok": {"type": "boolean"}},
-    "required": ["n", "ok"],
-    "additionalProperties": False,
-}
-TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": scripted.DIGIT}}
 FAMILIES = {
     "hermes": ["<tool_call>"],
     "qwen coder": ["<tool_call>", "<function="],
@@ -30,6 +23,7 @@ FAMILIES = {
 
 
 LEANING = {"gpt-oss": "c", "reasoning": "o"}
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": scripted.DIGIT}}
 
 
 @pytest.fixture
@@ -80,9 +74,8 @@ def test_a_prompt_may_begin_or_end_reasoning(client_of):
     inside = ask(client, extra_body={"grammar": scripted.script("Hm.</think>Yes.")}).choices[0]
     assert (inside.message.reasoning_content, inside.message.content) == ("Hm.", "Yes.")
     none = {"chat_template_kwargs": {"enable_thinking": False}}
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-    behind = ask(client, extra_body=none, response_format=form).choices[0].message
-    assert set(json.loads(behind.content)) == {"n", "ok"}
+    behind = ask(client, extra_body=none, response_format=FORM).choices[0].message
+    assert set(json.loads(behind.content)) == {"n"}
     assert not hasattr(behind, "reasoning_content")
     called = ask(client, extra_body=none, tools=[TOOL], tool_choice="required").choices[0].message
     assert called.tool_calls[0].function.name == "add"
@@ -91,17 +84,15 @@ def test_a_prompt_may_begin_or_end_reasoning(client_of):
 def test_a_text_is_no_chat(client_of):
     """A prompt of /v1/completions goes to the model as it is, whatever template the file has."""
     client = client_of("<think>")
-    done = client.completions.create(
-        model="tiny", prompt="abc", max_tokens=60, extra_body={"grammar": scripted.script(SAID)}
-    )
+    said = {"extra_body": {"grammar": scripted.script(SAID)}, "max_tokens": 60}
+    done = client.completions.create(model="tiny", prompt="abc", **said)
     assert (done.usage.prompt_tokens, done.choices[0].text) == (3, SAID)
 
 
 def test_a_shape_is_the_contents(client_of):
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     lean = scripted.leaning("{")  # or it would think for ever
-    answer = ask(client_of("<think>"), response_format=form, logit_bias=lean).choices[0]
-    assert set(json.loads(answer.message.content)) == {"n", "ok"}
+    answer = ask(client_of("<think>"), response_format=FORM, logit_bias=lean).choices[0]
+    assert set(json.loads(answer.message.content)) == {"n"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -114,7 +105,7 @@ def test_a_call_that_must_be_made(client_of, family):
     answer = ask(client, **options).choices[0]
     (call,) = answer.message.tool_calls
     assert (answer.finish_reason, call.function.name) == ("tool_calls", "add")
-    assert set(json.loads(call.function.arguments)) == {"n", "ok"}
+    assert set(json.loads(call.function.arguments)) == {"n"}
     chunks = [c.choices[0] for c in ask(client, stream=True, **options) if c.choices]
     calls = [call for c in chunks for call in c.delta.tool_calls or ()]
     assert [(c.function.name, c.index) for c in calls if c.id] == [("add", 0)]
@@ -124,7 +115,7 @@ def test_a_call_that_must_be_made(client_of, family):
 
 def test_two_calls_of_one_answer(client_of, script_all):
     client = client_of("<tool_call>")
-    given = [{"n": 1, "ok": True}, {"n": 2, "ok": False}]
+    given = [{"n": 1}, {"n": 2}]
     calls = [json.dumps({"name": "add", "arguments": each}) for each in given]
     said = "Both.\n" + "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
     options = {"tools": [TOOL], "extra_body": {"grammar": scripted.script(said)}}
@@ -160,20 +151,15 @@ CALLING = {
 @pytest.mark.parametrize("path", CALLING)
 def test_half_a_character_in_a_call_fails_no_answer(server, script_all, path):
     """JSON can name it, and UTF-8 has no bytes for it."""
-    data = {**CALLING[path], "max_tokens": 200, "grammar": scripted.script(HALF)}
-    status, told = post(server, json.dumps(data).encode(), path)
-    assert (status, told.get("error")) == (200, None)
+    said = {"max_tokens": 200, "grammar": scripted.script(HALF)}
+    assert asking.ask(server, path, **CALLING[path], **said).get("error") is None
 
 
-ANY = {
-    "response_format": {"type": "json_object"},
-    "logit_bias": {**scripted.leaning("}"), **scripted.leaning("{")},
-}
+BRACES = {**scripted.leaning("}"), **scripted.leaning("{")}
+ANY = {"response_format": {"type": "json_object"}, "logit_bias": BRACES}
 ODD = {
-    "type": "object",
+    "type": "object", "required": ["v", "say"], "additionalProperties": False,
     "properties": {"v": {"type": "string", "pattern": "^v[0-9]\\.[0-9]$"}, "say": {"enum": ['say "hi"']}},
-    "required": ["v", "say"],
-    "additionalProperties": False,
 }  # fmt: skip
 
 
@@ -188,14 +174,14 @@ def test_any_object_beside_reasoning_and_tools(client_of, marks):
     answer = client.responses.create(
         model="tiny", input="go", text={"format": {"type": "json_object"}}, max_output_tokens=300,
         tools=[{"type": "function", "strict": True, **tool["function"]} for tool in tools],
-        extra_body={"logit_bias": ANY["logit_bias"]},
+        extra_body={"logit_bias": BRACES},
     )  # fmt: skip
     assert isinstance(json.loads(answer.output_text), dict)
 
 
-@pytest.mark.parametrize(
-    "asked", [{}, {"tool_choice": "required"}, {"logit_bias": scripted.leaning("<"), "seed": 1}]
-)
+@pytest.mark.parametrize("asked", [
+    {}, {"tool_choice": "required"}, {"logit_bias": scripted.leaning("<"), "seed": 1},
+])  # fmt: skip
 def test_a_call_follows_a_pattern_of_its_tool(client_of, asked):
     tool = {"type": "function", "function": {"name": "f", "parameters": ODD}}
     client = client_of("<tool_call>")
@@ -209,7 +195,6 @@ def test_a_call_follows_a_pattern_of_its_tool(client_of, asked):
 def test_what_a_schema_may_not_hold_is_named(client_of):
     client = client_of("<think>")
     named = {"name": "x", "schema": {"not": {"type": "integer"}}}
-    form = {"type": "json_schema", "json_schema": named}
     with pytest.raises(openai.BadRequestError, match="not"):
-        ask(client, response_format=form)
+        ask(client, response_format={"type": "json_schema", "json_schema": named})
     assert ask(client, max_tokens=1).usage.completion_tokens == 1

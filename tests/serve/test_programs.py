@@ -47,12 +47,10 @@ def test_litellm_completes_texts(serve, litellm):
 
 @pytest.fixture
 def model(serve):
-    langchain = pytest.importorskip(
-        "langchain_openai", reason="the extra [clients] is not installed"
-    )
-    return langchain.ChatOpenAI(
-        base_url=f"{serve().url}/v1", api_key="none", model="tiny", max_tokens=200, max_retries=0
-    )
+    reason = "the extra [clients] is not installed"
+    langchain = pytest.importorskip("langchain_openai", reason=reason)
+    options = {"model": "tiny", "api_key": "none", "max_tokens": 200, "max_retries": 0}
+    return langchain.ChatOpenAI(base_url=f"{serve().url}/v1", **options)
 
 
 def test_langchain_asks_whole_and_streamed(model):

@@ -9,20 +9,13 @@ import struct
 import threading
 
 import pytest
-from helpers.asking import begun, body, first_text, post, raw
+from helpers.asking import begun, body, first_text, post, raw, rest
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.engine.scheduler import Scheduler
 from pyspec.serve import interface
 
-
-def rest(stream):
-    """What comes to the end of a response, behind which its connection is closed."""
-    text = b""
-    while not text.endswith(b"0\r\n\r\n"):
-        text += stream.recv(1 << 16)
-    stream.close()
-    return text
+BIG = body(stream=True, max_tokens=900, logprobs=True, top_logprobs=20)
 
 
 def test_text_comes_while_it_is_made(serve, rounds):
@@ -122,19 +115,13 @@ def test_those_who_leave_the_queue_end_no_answer_but_their_own(serve, rounds):
         each.close()
     wait(lambda: len(server.tasks) == 1)
     rounds.allow(math.inf)
-    said = b""
-    while b"[DONE]" not in said:
-        said += (more := running.recv(1 << 16))
-        assert more
-    running.close()
+    assert b"[DONE]" in rest(running)
     server.wait_idle()
 
 
 def test_slow_reader_holds_up_nobody(serve):
     server = serve(draft="none", parallel=2, send_buffer=1)
-    stuck = raw(
-        server, body(stream=True, max_tokens=900, logprobs=True, top_logprobs=20), SO_RCVBUF=1
-    )
+    stuck = raw(server, BIG, SO_RCVBUF=1)
     assert [post(server, body(str(i)))[0] for i in range(5)] == [200] * 5
     server.wait_idle()
     assert server.tasks  # made to the end, and not yet taken
@@ -144,8 +131,7 @@ def test_slow_reader_holds_up_nobody(serve):
 def test_reader_that_never_reads_is_given_up(serve, monkeypatch):
     monkeypatch.setattr(interface, "READER_S", 0.3)
     server = serve(draft="none", parallel=1, send_buffer=1)
-    big = body(stream=True, max_tokens=900, logprobs=True, top_logprobs=20)
-    stuck = raw(server, big, SO_RCVBUF=1)
+    stuck = raw(server, BIG, SO_RCVBUF=1)
     wait(lambda: server.tasks)
     server.wait_idle()
     wait(lambda: not server.tasks)

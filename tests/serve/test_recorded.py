@@ -51,9 +51,8 @@ def check_completions(path, body, told):
 def check_messages(body, told):
     """A message, or events from its start to its stop, the blocks between them."""
     if not body.get("stream"):
-        assert (told["type"], told["role"], told["stop_reason"]) == (
-            "message", "assistant", "max_tokens",
-        )  # fmt: skip
+        found = told["type"], told["role"], told["stop_reason"]
+        assert found == ("message", "assistant", "max_tokens")
         return
     kinds = [each["type"] for each in told]
     assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers.asking import begun, body, post
+from helpers.asking import ask, begun, body, post
 from helpers.waiting import wait
 
 from pyspec import errors
@@ -21,15 +21,12 @@ def refused(server, path="/v1/chat/completions"):
         return response.status, *said
 
 
-@pytest.mark.parametrize(
-    ("kind", "status"),
-    [
-        (None, 200),  # as litellm's client of ollama sends none
-        ("application/octet-stream", 200),  # what aiohttp names then
-        ("Application/JSON; charset=UTF-8", 200),
-        ("text/plain", 415),
-    ],
-)
+@pytest.mark.parametrize(("kind", "status"), [
+    (None, 200),  # as litellm's client of ollama sends none
+    ("application/octet-stream", 200),  # what aiohttp names then
+    ("Application/JSON; charset=UTF-8", 200),
+    ("text/plain", 415),
+])  # fmt: skip
 def test_media_types_that_pages_cannot_send_are_taken(server, kind, status):
     """Or none: a browser's page is known by its other headers. Case does not count, as RFC 9110 has it."""
     assert post(server, b'{"content": "a"}', "/tokenize", **{"Content-Type": kind})[0] == status
@@ -88,18 +85,16 @@ def test_what_is_not_made_here_is_asked_for_once(serve):
 
 
 @pytest.mark.parametrize(("error", "told"), [
-    (errors.NoMemory("none"), (503, "false", None)),
-    (errors.TemplateError("none"), (503, "false", None)),
-    (errors.UnsupportedModel("none"), (503, "false", None)),
-    (errors.ModelInvalid("none"), (503, "false", None)),
-    (errors.EngineError("none"), (503, None, "1")),
-    (errors.TooManyRequests("none"), (429, None, "1")),
-    (errors.ShuttingDown("none"), (503, None, "1")),
+    *((kind, (503, "false", None)) for kind in (
+        errors.NoMemory, errors.TemplateError, errors.UnsupportedModel, errors.ModelInvalid,
+    )),
+    (errors.EngineError, (503, None, "1")),
+    (errors.TooManyRequests, (429, None, "1")),
+    (errors.ShuttingDown, (503, None, "1")),
 ])  # fmt: skip
 def test_what_passes_may_be_asked_again(serve, monkeypatch, error, told):
-
     async def ask(*_):
-        raise error
+        raise error("none")
 
     monkeypatch.setattr(Service, "ask", ask)
     assert refused(serve()) == told
@@ -109,27 +104,23 @@ OBJECT = {"type": "object"}
 CHAT_FUNCTION = {"type": "function", "function": {"name": "f", "parameters": OBJECT}}
 FUNCTION = {"type": "function", "name": "f", "parameters": OBJECT}
 CUSTOM = {"type": "custom", "name": "f"}
+USES = {"name": "f", "input_schema": OBJECT}
 SPACE = {"type": "namespace", "name": "a", "tools": [FUNCTION]}
 SAID = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
 
 
-@pytest.mark.parametrize(
-    ("path", "asked"),
-    [
-        ("/v1/chat/completions", {"tools": [CHAT_FUNCTION, CHAT_FUNCTION]}),
-        ("/v1/chat/completions", {"tools": [CHAT_FUNCTION, {"type": "custom", "custom": CUSTOM}]}),
-        ("/v1/messages", {"tools": [{"name": "f", "input_schema": OBJECT}] * 2}),
-        ("/v1/messages", {"tools": [{"name": "f", "input_schema": OBJECT, "defer_loading": True}] * 2}),
-        ("/v1/responses", {"input": "hello", "tools": [FUNCTION, FUNCTION]}),
-        ("/v1/responses", {"input": "hello", "tools": [FUNCTION, CUSTOM]}),
-        ("/v1/responses", {"input": "hello", "tools": [SPACE, {**FUNCTION, "name": "a__f"}]}),
-    ],
-)  # fmt: skip
-def test_tools_of_one_name_are_refused(serve, path, asked):
+@pytest.mark.parametrize(("path", "asked"), [
+    ("/v1/chat/completions", {"tools": [CHAT_FUNCTION, CHAT_FUNCTION]}),
+    ("/v1/chat/completions", {"tools": [CHAT_FUNCTION, {"type": "custom", "custom": CUSTOM}]}),
+    ("/v1/messages", {"tools": [USES, USES]}),
+    ("/v1/messages", {"tools": [{**USES, "defer_loading": True}] * 2}),
+    ("/v1/responses", {"input": "hello", "tools": [FUNCTION, FUNCTION]}),
+    ("/v1/responses", {"input": "hello", "tools": [FUNCTION, CUSTOM]}),
+    ("/v1/responses", {"input": "hello", "tools": [SPACE, {**FUNCTION, "name": "a__f"}]}),
+])  # fmt: skip
+def test_tools_of_one_name_are_refused(server, path, asked):
     """A call would not say whose it is. Anthropic's service says so in this word, too."""
-    status, told = post(serve(), json.dumps({**SAID, **asked}).encode(), path)
-    assert status == 400
-    assert "unique" in told["error"]["message"]
+    assert "unique" in ask(server, path, 400, **SAID, **asked)["error"]["message"]
 
 
 def test_a_tool_that_is_found_again_is_no_second_one():
@@ -151,84 +142,55 @@ def test_another_failure_says_what_it_is(serve, monkeypatch, caplog):
     assert "POST /v1/chat/completions failed: it drafts nonsense" in caplog.text
 
 
-USES = {"name": "f", "input_schema": OBJECT}
 BEGUN = [*SAID["messages"], {"role": "assistant", "content": "I said: "}]
 USED = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
 CALLED = [*SAID["messages"], {"role": "assistant", "content": [USED]}]
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 CANNOT = {
     "/v1/chat/completions": [
-        {"temperature": -1},
-        {"n": 0},
-        {"n": 1000},
-        {"stop": [""]},
-        {"max_tokens": -5},
-        {"top_p": -1},
-        {"logprobs": True, "top_logprobs": 50},
-        {"logit_bias": {"99999999": 1}},
+        {"temperature": -1}, {"n": 0}, {"n": 1000}, {"stop": [""]}, {"max_tokens": -5}, {"top_p": -1},
+        {"logprobs": True, "top_logprobs": 50}, {"logit_bias": {"99999999": 1}},
         {"response_format": {"type": "nonsense"}},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
         {"tools": [{"type": "function", "function": {}}]},
         {"tools": [CHAT_FUNCTION], "tool_choice": {"type": "function", "function": {"name": "no"}}},
-        {"tool_choice": "required"},
-        {"tool_choice": {"type": "function", "function": {"name": "no"}}},
-        {"grammar": "root ::= ["},
-        {"grammar": "root ::= " + "(" * 20_000},
-        {"speculation": {"verify": "no"}},
-        {"speculation": {"length": "long"}},
-        {"speculation": {"verify": "margin", "theta": 7}},
-        {"speculation": {"theta": 0.5}},
-        {"speculation": {"gap": -1}},
-        {"speculation": {"window": [1, 32]}},
+        {"tool_choice": "required"}, {"tool_choice": {"type": "function", "function": {"name": "no"}}},
+        {"grammar": "root ::= ["}, {"grammar": "root ::= " + "(" * 20_000},
+        {"speculation": {"verify": "no"}}, {"speculation": {"length": "long"}},
+        {"speculation": {"verify": "margin", "theta": 7}}, {"speculation": {"theta": 0.5}},
+        {"speculation": {"gap": -1}}, {"speculation": {"window": [1, 32]}},
     ],
     "/v1/messages": [
-        {"messages": []},
-        {"messages": [{"role": "tool", "content": "x"}]},
-        {"messages": [{"role": "user", "content": [IMAGE]}]},
-        {"messages": [{"role": "user", "content": [{"type": "search_result"}]}]},
-        {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
-        {"messages": [{"role": "user", "content": [5]}]},
-        {"messages": CALLED},
+        {"messages": []}, {"messages": [{"role": "tool", "content": "x"}]}, {"messages": CALLED},
+        *({"messages": [{"role": "user", "content": [block]}]} for block in (
+            IMAGE, {"type": "search_result"}, {"type": "tool_result"}, 5,
+        )),
         {"messages": BEGUN, "tools": [USES], "tool_choice": {"type": "any"}},
         {"messages": BEGUN, "output_config": {"format": {"type": "json_schema", "schema": OBJECT}}},
-        {"tool_choice": {"type": "sometimes"}},
+        {"tool_choice": {"type": "sometimes"}}, {"tools": [USES], "tool_choice": {"type": "tool", "name": "no"}},
         {"tools": [{"type": "computer_20250124", "name": "computer"}]},
-        {"tools": [{"type": "bash_anew", "name": "bash"}]},
-        {"tools": [{"name": "add"}]},
-        {"tools": [USES], "tool_choice": {"type": "tool", "name": "no"}},
-        {"stop_sequences": [""]},
-        {"temperature": -1},
-        {"thinking": 5},
-        {"max_tokens": -4},
+        {"tools": [{"type": "bash_anew", "name": "bash"}]}, {"tools": [{"name": "add"}]},
+        {"stop_sequences": [""]}, {"temperature": -1}, {"thinking": 5}, {"max_tokens": -4},
     ],
     "/v1/responses": [
-        {"previous_response_id": "resp_1"},
-        {"conversation": "conv_1"},
-        {"background": True},
-        {"truncation": "auto"},
-        {"tools": [{"type": "namespace", "name": "files"}]},
-        {"tools": [{"type": "custom"}]},
+        {"previous_response_id": "resp_1"}, {"conversation": "conv_1"}, {"background": True},
+        {"tools": [{"type": "namespace", "name": "files"}]}, {"tools": [{"type": "custom"}]},
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
-        {"input": [{"type": "function_call_output"}]},
-        {"input": [5]},
-        {"input": []},
-        {"text": {"format": {"type": "nonsense"}}},
-        {"reasoning": "much"},
-        {"tools": [{"type": "function"}]},
+        {"input": [{"type": "function_call_output"}]}, {"input": [5]}, {"input": []},
+        {"text": {"format": {"type": "nonsense"}}}, {"reasoning": "much"}, {"truncation": "auto"},
+        {"tools": [{"type": "function"}]}, {"n": 2}, {"top_logprobs": 2},
         {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "no"}},
-        {"n": 2},
-        {"top_logprobs": 2},
         {"include": ["message.output_text.logprobs"]},
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "odd"), [(path, odd) for path in CANNOT for odd in CANNOT[path]])
 def test_what_cannot_be_done_is_refused(server, path, odd):
     asked = {"input": "go"} if path == "/v1/responses" else SAID
-    status, told = post(server, json.dumps({**asked, **odd}).encode(), path)
-    assert (status, told["error"]["type"]) == (400, "invalid_request_error")
+    told = ask(server, path, 400, **{**asked, **odd})
+    assert told["error"]["type"] == "invalid_request_error"
     assert (told.get("type") == "error") == (path == "/v1/messages")
     said = told["error"]["message"]
     assert len(said) > 10

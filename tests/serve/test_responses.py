@@ -1,11 +1,11 @@
 """OpenAI's Responses as its own client sees them."""
 
 import json
-import urllib.request
 
 import pytest
 from helpers import scripted
-from helpers.asking import post
+from helpers.asking import ask as ask_raw
+from helpers.asking import begun
 
 from pyspec.serve.apis.responses import messages_of
 
@@ -23,18 +23,14 @@ def ask(client, given="go", says=None, **options):
 
 
 def raw_events(server, data):
-    asked = urllib.request.Request(
-        f"{server.url}/v1/responses", data, {"content-type": "application/json"}
-    )
-    with urllib.request.urlopen(asked) as response:
+    with begun(server, "/v1/responses", data) as response:
         lines = response.read().splitlines()
     return [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
 
 
 def chat(client, messages, **options):
-    return client.chat.completions.create(
-        model="tiny", messages=messages, max_tokens=16, **options
-    ).choices[0]
+    asked = {"model": "tiny", "messages": messages, "max_tokens": 16, **options}
+    return client.chat.completions.create(**asked).choices[0]
 
 
 def test_a_text_is_answered_as_in_a_chat(client):
@@ -89,11 +85,8 @@ def test_a_call_is_an_item(client):
     assert (call.type, call.name, call.status) == ("function_call", "add", "completed")
     assert set(json.loads(call.arguments)) == {"n"}
     assert [tool.name for tool in answer.tools] == ["add"]
-    again = [
-        {"role": "user", "content": "go"},
-        call.model_dump(),
-        {"type": "function_call_output", "call_id": call.call_id, "output": "4"},
-    ]
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "4"}
+    again = [{"role": "user", "content": "go"}, call.model_dump(), result]
     assert ask(client, again, tools=[TOOL], max_output_tokens=4).usage.output_tokens == 4
 
 
@@ -127,19 +120,14 @@ def test_events_come_in_the_order_that_clients_need(client, script_all):
     for index, text in enumerate(["Hm.", "Yes.", '{"n": 1}']):
         assert "".join(e.delta for e in deltas if e.output_index == index) == text
     whole = ask(client, tools=[TOOL], says=says)
-    assert [item.model_dump(exclude={"id", "call_id"}) for item in whole.output] == [
-        item.model_dump(exclude={"id", "call_id"}) for item in final.output
-    ]
+    dumped = [[i.model_dump(exclude={"id", "call_id"}) for i in x.output] for x in (whole, final)]
+    assert dumped[0] == dumped[1]
 
 
 def test_the_clients_own_stream(client, script_all):
-    with client.responses.stream(
-        model="tiny",
-        input="go",
-        tools=[TOOL],
-        max_output_tokens=200,
-        extra_body={"grammar": scripted.script("Hi. " + scripted.CALL)},
-    ) as stream:
+    said = {"grammar": scripted.script("Hi. " + scripted.CALL)}
+    asked = {"model": "tiny", "input": "go", "tools": [TOOL], "max_output_tokens": 200}
+    with client.responses.stream(**asked, extra_body=said) as stream:
         texts = [e.snapshot for e in stream if e.type == "response.output_text.delta"]
         final = stream.get_final_response()
     assert texts[-1] == final.output_text == "Hi."
@@ -175,5 +163,5 @@ def test_a_stream_tells_in_itself_that_there_is_no_room(client, server):
 ])  # fmt: skip
 def test_a_refusal_names_what_it_is_about(server, options, word):
     """Clients refer to items where they were not told that nothing is stored; a tool of the server's has no name."""
-    status, told = post(server, json.dumps({"input": "go", **options}).encode(), "/v1/responses")
-    assert (status, word in told["error"]["message"]) == (400, True)
+    told = ask_raw(server, "/v1/responses", 400, **{"input": "go", **options})
+    assert word in told["error"]["message"]

@@ -1,19 +1,16 @@
 """Samplers beyond OpenAI's, and the noise of their draws, as each interface of the server takes them."""
 
-import json
-
 import pytest
 from helpers import tiny
-from helpers.asking import post
+from helpers.asking import ask
 
 from pyspec.sampling import chain
 
 
 @pytest.fixture(scope="module")
 def server(serve_all, tiny_folder):
-    return serve_all(
-        draft=tiny.write(tiny_folder / "sampled-draft.gguf", tokens=tiny.ASCII, noise=0.15)
-    )
+    draft = tiny_folder / "sampled-draft.gguf"
+    return serve_all(draft=tiny.write(draft, tokens=tiny.ASCII, noise=0.15))
 
 
 MORE = {
@@ -36,25 +33,18 @@ def test_samplers_and_noise_by_request(server, monkeypatch, path, noise):
     """By llama-server's names in every interface; the block tells whose random numbers drew."""
     seen = []
     real = chain.build_chain
-    monkeypatch.setattr(
-        chain, "build_chain", lambda how, *rest: seen.append(how) or real(how, *rest)
-    )
+    noted = lambda how, *rest: seen.append(how) or real(how, *rest)  # noqa: E731
+    monkeypatch.setattr(chain, "build_chain", noted)
     body = {**PATHS[path], **MORE, "sampling": noise, "temperature": 1.5, "seed": 7}
-    status, told = post(server, json.dumps(body).encode(), f"/v1/{path}")
-    assert status == 200
+    told = ask(server, f"/v1/{path}", **body)
     assert (told["speculation"]["sampling"], told["speculation"]["seed"]) == (noise, 7)
     assert {name: getattr(seen[0], name) for name in MORE} == MORE
 
 
 @pytest.mark.parametrize("wrong", [
-    {"sampling": "ours"},
-    {"dry_base": 0.5},
-    {"xtc_threshold": 2},
-    {"dry_sequence_breakers": [""]},
+    {"sampling": "ours"}, {"dry_base": 0.5}, {"xtc_threshold": 2}, {"dry_sequence_breakers": [""]},
 ])  # fmt: skip
 @pytest.mark.parametrize("path", PATHS)
 def test_samplers_that_cannot_be_are_refused(server, path, wrong):
-    data = json.dumps({**PATHS[path], **wrong}).encode()
-    status, told = post(server, data, f"/v1/{path}")
-    assert status == 400
+    told = ask(server, f"/v1/{path}", 400, **PATHS[path], **wrong)
     assert next(iter(wrong)) in told["error"]["message"]

@@ -11,11 +11,9 @@ from pyspec.serve.apis.responses import ResponsesBody, messages_of
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
 SCHEMA = {
-    "type": "object",
-    "properties": {"path": {"enum": ["a", "b"]}},
-    "required": ["path"],
+    "type": "object", "properties": {"path": {"enum": ["a", "b"]}}, "required": ["path"],
     "additionalProperties": False,
-}
+}  # fmt: skip
 READ = {"type": "function", "name": "read", "description": "Reads.", "parameters": SCHEMA}
 FORM = {"type": "grammar", "syntax": "lark", "definition": "start: /x/"}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": FORM}
@@ -39,9 +37,8 @@ def ask(client, says=None, **options):
     """A response; says: what the model is made to say."""
     if says is not None:
         options["extra_body"] = {"grammar": scripted.script(says)}
-    return client.responses.create(
-        model="tiny", **{"input": "go", "max_output_tokens": 400, **options}
-    )
+    options = {"model": "tiny", "input": "go", "max_output_tokens": 400, **options}
+    return client.responses.create(**options)
 
 
 def record_of(**body):
@@ -74,10 +71,10 @@ def test_allowed_ones_are_named_as_the_client_knows_them():
 
 
 def test_a_call_of_a_custom_tool_has_its_text(client, script_all):
-    says = call("apply_patch", input=TEXT.replace("ö", "o"))
+    text = TEXT.replace("ö", "o")
+    says = call("apply_patch", input=text)
     answer = ask(client, says, tools=[PATCH, FILES])
     (item,) = answer.output
-    text = TEXT.replace("ö", "o")
     assert (item.type, item.name, item.input) == ("custom_tool_call", "apply_patch", text)
     assert item.id.startswith("ctc_")
     assert [tool.type for tool in answer.tools] == ["custom", "namespace"]
@@ -162,9 +159,8 @@ def test_what_another_server_ran_is_left_out():
     """Its tools, a shell in its container, and their items: the model's words say what came of them."""
     container = {"type": "shell", "environment": {"type": "container_auto"}}
     searched = {"type": "web_search_call", "id": "ws", "status": "completed", "action": {}}
-    record = record_of(
-        tools=[{"type": "web_search"}, {"type": "tool_search"}, container, READ],
-        input=[{"role": "user", "content": "go"}, searched, {"role": "user", "content": "on"}],
-    )
+    tools = [{"type": "web_search"}, {"type": "tool_search"}, container, READ]
+    turns = [{"role": "user", "content": "go"}, searched, {"role": "user", "content": "on"}]
+    record = record_of(tools=tools, input=turns)
     assert [tool["name"] for tool in record.tools] == ["read"]
     assert [message["content"] for message in record.messages] == ["go", "on"]

@@ -5,7 +5,7 @@ import re
 from functools import partial
 
 import pytest
-from helpers.asking import begun, post
+from helpers.asking import ask, begun
 
 from pyspec.errors import ContextOverflow, InputError
 from pyspec.requests.bodies import decoded, records_of
@@ -28,9 +28,8 @@ ASKED = {
     "/api/generate": {"prompt": "hi", "max_tokens": 1, "stream": False},
     "/v1/messages/count_tokens": SAID,
 }
-PYTHONS = re.compile(
-    r"Error|object has no|unsupported|subscript|NoneType|'(int|str|float|list|dict|bool)'|Expected"
-)
+KINDS = "'(int|str|float|list|dict|bool)'"
+PYTHONS = re.compile(rf"Error|object has no|unsupported|subscript|NoneType|{KINDS}|Expected")
 """What Python and msgspec say, and we do not."""
 
 
@@ -75,9 +74,8 @@ def fields_of(path):
 
 @pytest.mark.parametrize("path", ASKED)
 def test_each_field_with_each_value_is_taken_or_refused_by_name(server, path):
-    asks = [
-        (field, {**ASKED[path], field: value}) for field in fields_of(path) for value in VALUES[1:]
-    ]
+    fields = fields_of(path)
+    asks = [(key, {**ASKED[path], key: value}) for key in fields for value in VALUES[1:]]
     assert faults(server, path, asks) == []
 
 
@@ -101,9 +99,9 @@ def test_each_of_ollamas_options(server, path):
     assert faults(server, path, asks) == []
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/responses"]
-)
+@pytest.mark.parametrize("path", [
+    "/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/responses",
+])  # fmt: skip
 def test_each_member_of_messages_and_tools(server, path):
     say, asks = "input" if "responses" in path else "messages", []
     for value in VALUES:
@@ -133,8 +131,7 @@ INNER = [
 
 @pytest.mark.parametrize(("path", "field", "odd"), INNER)
 def test_what_is_inside_settings(server, path, field, odd):
-    status, refusal = post(server, json.dumps({**ASKED[path], **odd}).encode(), path)
-    assert (status, field in json.dumps(refusal)) == (400, True)
+    assert field in json.dumps(ask(server, path, 400, **{**ASKED[path], **odd}))
 
 
 @pytest.mark.parametrize(("kind", "least"), [
