@@ -11,8 +11,7 @@ from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.errors import ContextOverflow, OptionError, PyspecError
 from pyspec.grammar.languages import Constraint, of_grammar
 from pyspec.requests.records import COMPLETION, SAMPLER_FIELDS, Record, SpeculationBody, failed
-from pyspec.sampling.limits import MAX_TOKENS, check_ranges
-from pyspec.sampling.options import Sampling, derive_seed
+from pyspec.sampling.options import MAX_TOKENS, Sampling, check_ranges, derive_seed
 from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict, Verification
 from pyspec.text.answer import ReasoningLimit, Speech
 from pyspec.text.forms import SYSTEM_ROLES

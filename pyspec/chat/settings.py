@@ -13,8 +13,16 @@ from typing import Any, NamedTuple
 from pyspec.chat import HIDE, SHOW, UNASKED
 from pyspec.draft.lengths import parse_length
 from pyspec.errors import OptionError
-from pyspec.sampling.limits import MAX_DRAFT, check_breakers
-from pyspec.sampling.options import DRY_BREAKERS, NOISES, Noise, SamplerNumbers, Sampling, numbers
+from pyspec.sampling.options import (
+    DRY_BREAKERS,
+    MAX_DRAFT,
+    NOISES,
+    Noise,
+    SamplerNumbers,
+    Sampling,
+    check_breakers,
+    numbers,
+)
 from pyspec.sampling.verification import Margin, Strict, Verification
 
 SILENT, BRIEF, FULL = "off", "brief", "on"  # how many statistics to print after an answer

@@ -16,9 +16,10 @@ from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
 from pyspec.engine.options import Speculation
 from pyspec.errors import OptionError
 from pyspec.machine import AUTO, EXTRA_BUFFERS, parse_devices
-from pyspec.sampling.limits import KV_TYPES, MAX_TOKENS
 from pyspec.sampling.options import (
     DRY_BREAKERS,
+    KV_TYPES,
+    MAX_TOKENS,
     NOISES,
     OFFERED,
     SUGGESTED,

@@ -34,7 +34,7 @@ from pyspec.hub.locate import resolve
 from pyspec.machine.files import size_of
 from pyspec.machine.machine import Watch
 from pyspec.machine.others import file_name_of, name_of
-from pyspec.sampling.limits import MAX_DRAFT
+from pyspec.sampling.options import MAX_DRAFT
 
 # -- what drafts, not yet loaded ---------------------------------------------------------------------------------------
 

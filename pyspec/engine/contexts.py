@@ -25,7 +25,7 @@ from pyspec.errors import EngineError, NoMemory
 from pyspec.gguf.header import shape_of
 from pyspec.machine import AUTO, parse_devices
 from pyspec.machine.attention import flash_pays, flash_type
-from pyspec.sampling.limits import is_quantised
+from pyspec.sampling.options import is_quantised
 
 log = logging.getLogger("pyspec")
 

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from pyspec._lib import check, ffi, lib
 from pyspec.gguf.kinds import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, States
-from pyspec.sampling.limits import MAX_DRAFT
-from pyspec.sampling.options import Coupling
+from pyspec.sampling.options import MAX_DRAFT, Coupling
 from pyspec.sampling.verification import Margin, Verification
 
 PREFILL_CHUNK = 256

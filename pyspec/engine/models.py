@@ -33,7 +33,7 @@ from pyspec.machine.devices import device_array, layer_devices
 from pyspec.machine.files import recall, remember, show, stamp
 from pyspec.machine.machine import engine_build, has_amx, processor
 from pyspec.machine.others import file_name_of, name_of
-from pyspec.sampling.limits import MAX_DRAFT, check_cache_type, check_ranges
+from pyspec.sampling.options import MAX_DRAFT, check_cache_type, check_ranges
 
 STATE_ROWS = 64
 """Rows that an EAGLE-3 draft computes at once: each takes n_vocab floats of working memory."""

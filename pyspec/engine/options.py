@@ -8,8 +8,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspec.errors import OptionError
-from pyspec.sampling.limits import MAX_DRAFT, check_ranges
-from pyspec.sampling.options import Coupling, Noise, Sampling, check_noise
+from pyspec.sampling.options import MAX_DRAFT, Coupling, Noise, Sampling, check_noise, check_ranges
 from pyspec.sampling.verification import Margin, Strict, Verification, check_rule
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pyspec.draft.types import LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.runs import UNLIMITED, Outage, Run, Threads, allowed, draft_of, emitted, force
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
-from pyspec.sampling.limits import MAX_DRAFT
+from pyspec.sampling.options import MAX_DRAFT
 from pyspec.text.parts import Step
 
 log = logging.getLogger("pyspec")

@@ -18,8 +18,7 @@ from pyspec.engine.handle import Engine, Gate
 from pyspec.engine.statistics import Tally
 from pyspec.errors import PyspecError
 from pyspec.machine.machine import Watch
-from pyspec.sampling.limits import MAX_DRAFT
-from pyspec.sampling.options import Coupling
+from pyspec.sampling.options import MAX_DRAFT, Coupling
 from pyspec.text.parts import Source, Token
 
 UNLIMITED = 2**31 - 1

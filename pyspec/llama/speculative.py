@@ -28,8 +28,7 @@ from pyspec.llama.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.machine import AUTO
 from pyspec.machine.others import name_of
 from pyspec.sampling.chain import refuse
-from pyspec.sampling.limits import check_ranges
-from pyspec.sampling.options import Noise, Sampling, check_noise
+from pyspec.sampling.options import Noise, Sampling, check_noise, check_ranges
 from pyspec.sampling.verification import Strict, Verification, check_rule
 from pyspec.screen.words import SpeculationBlock, model_line, shown_as
 from pyspec.text.parts import Step

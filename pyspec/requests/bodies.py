@@ -25,7 +25,7 @@ from pyspec.requests.fields import (
 )
 from pyspec.requests.records import CHAT, COMPLETION, Record, RequestFields
 from pyspec.sampling.chain import MIN_TOP_P
-from pyspec.sampling.limits import MAX_TOKENS
+from pyspec.sampling.options import MAX_TOKENS
 from pyspec.text.completions import format_language, tools_left
 from pyspec.text.messages import as_function_tool, content_text, with_function_calls
 from pyspec.text.parts import Result

@@ -13,11 +13,12 @@ import msgspec
 
 from pyspec.errors import InputError, OptionError
 from pyspec.grammar.languages import Language
-from pyspec.sampling.limits import MAX_TOKENS, check_breakers
 from pyspec.sampling.options import (
+    MAX_TOKENS,
     OFFERED,
     Noise,
     SamplerNumbers,
+    check_breakers,
     check_noise,
     check_numbers,
     numbers,

@@ -1,5 +1,7 @@
 """The numbers that shape how tokens are chosen, each declared once; every interface derives its options from these.
 
+Before them stand the ranges of other options, which are checked before they reach llama.cpp.
+
 A new one is a field of `SamplerNumbers`: the command line, `/set`, records, HTTP requests and `llm` have it by that, and a test
 says where the class's written-out signatures lack it.
 """
@@ -7,30 +9,158 @@ says where the class's written-out signatures lack it.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from pyspec.errors import OptionError
-from pyspec.sampling.limits import Range, check_bias, check_breakers, check_ranges
+
+MAX_DRAFT = 64  # most drafted tokens of a sequence in a round; `PS_MAX_DRAFT` in native/pyspec.h
+MAX_TOKENS = 2**31 - 1  # longest answer that can be asked for
+
+
+class Range(NamedTuple):
+    """From `low` to `high`, both included; `whole` for integers, `usual` says what is sensible."""
+
+    low: float
+    high: float
+    whole: bool
+    usual: str
+
+
+RANGES = {
+    "n_ctx": Range(0, 1 << 24, True, "0 (as trained) to 16777216 tokens"),
+    "n_batch": Range(1, 1 << 20, True, "1 to 1048576"),
+    "n_ubatch": Range(1, 1 << 20, True, "1 to 1048576"),
+    "pooling_type": Range(
+        -1, 4, True, "-1 (the file's), 0 (none), 1 (mean), 2 (first), 3 (last) or 4 (rank)"
+    ),
+    "rope_scaling_type": Range(
+        -1, 3, True, "-1 (the file's), 0 (none), 1 (linear), 2 (YaRN) or 3 (LongRoPE)"
+    ),
+    "attention_type": Range(-1, 1, True, "-1 (the file's), 0 (causal) or 1 (not causal)"),
+    "n_threads": Range(0, 512, True, "1 to 512"),
+    "n_threads_batch": Range(0, 512, True, "1 to 512"),
+    "n_gpu_layers": Range(-1, (1 << 31) - 1, True, "0 or more, or -1 for all"),
+    "draft_n_gpu_layers": Range(-1, (1 << 31) - 1, True, "0 or more, or -1 for all"),
+    "draft_max": Range(0, (1 << 31) - 1, True, "0 or more"),
+    "seed": Range(-math.inf, math.inf, True, "a whole number"),
+    "max_tokens": Range(-1, (1 << 31) - 1, True, "0 or more, or -1 for as many as fit"),
+    "theta": Range(0.0, 1.0, False, "0 to 1"),
+    "gap": Range(0.0, math.inf, False, "0 or more, in nats"),
+    "budget": Range(0.0, math.inf, False, "0 or more, in nats"),
+    "confirm": Range(0, 16, True, "0 to 16 tokens"),
+    "timeout": Range(0.0, 1e9, False, "more than 0 seconds"),
+    "wait": Range(0.0, 1e9, False, "True, False or a number of seconds"),
+}
+"""What llama.cpp and the rules accept; other values make it wrap, assert, or generate nonsense."""
+
+KV_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 20: "IQ4_NL", 30: "BF16",
+}  # fmt: skip
+"""ggml's numbers of the types that KV caches may have."""
+
+_TYPED = ("type_k", "type_v", "draft_type_k", "draft_type_v")
+
+MAX_BYTES = 127  # longest key or text in llama.cpp's overrides, without the NUL after it
+
+
+def check_overrides(overrides: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
+    """The pairs of `kv_overrides`. Raises OptionError for one that llama.cpp cannot store."""
+    pairs = tuple((overrides or {}).items())
+    for key, value in pairs:
+        known = isinstance(value, (bool, int, float, str))
+        fits = known and not (isinstance(value, int) and abs(value) >= 2**63)
+        texts = [text for text in (key, value) if isinstance(text, str)]
+        short = all(len(text.encode()) <= MAX_BYTES and "\0" not in text for text in texts)
+        if not (fits and key and short):
+            raise OptionError(
+                f"the override {key[:40]!r} cannot be used",
+                f"use a bool, int, float or str; keys and strings have at most {MAX_BYTES} bytes",
+            )
+    return pairs
+
+
+def check_ranges(options: Mapping[str, Any], ranges: Mapping[str, Range] = RANGES) -> None:
+    """Raise OptionError for a number outside its range; skips None, and options without a range."""
+    for name in _TYPED:
+        if options.get(name) is not None and options[name] not in KV_TYPES:
+            usual = ", ".join(f"{number} ({kind})" for number, kind in KV_TYPES.items())
+            raise OptionError(f"{name} is {options[name]!r}", f"use {usual}")
+    for name, value in options.items():
+        if name not in ranges or value is None:
+            continue
+        allowed = ranges[name]
+        good = isinstance(value, Integral if allowed.whole else Real)
+        if not good or not allowed.low <= value <= allowed.high:  # NaN is not in between either
+            raise OptionError(f"{name} is {value!r}", f"use {allowed.usual}")
+
+
+MAX_BREAKERS, BREAKER_BYTES = 16, 40
+"""llama.cpp looks for each breaker in every word of a vocabulary, and truncates longer ones."""
+
+
+def check_breakers(breakers: Any) -> None:
+    """Raise OptionError for an invalid list of DRY sequence breakers."""
+    if isinstance(breakers, str) or len(breakers) > MAX_BREAKERS:
+        shown, usual = str(breakers)[:40], f"use a list of at most {MAX_BREAKERS} strings"
+        raise OptionError(f"dry_sequence_breakers is {shown!r}", usual)
+    for word in breakers:
+        if not isinstance(word, str) or not 1 <= len(_bytes(word)) <= BREAKER_BYTES or "\0" in word:
+            raise OptionError(
+                f"dry_sequence_breakers has {str(word)[:40]!r}",
+                f"use strings of 1 to {BREAKER_BYTES} bytes without NUL",
+            )
+
+
+def check_bias(bias: Any) -> dict[int, float] | None:
+    """Return a `logit_bias` with numbers as keys and values, None if it is empty. Raises OptionError."""
+    try:
+        pairs = {int(token): float(value) for token, value in (bias or {}).items()}
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        pairs = {0: math.nan}
+    if any(math.isnan(value) for value in pairs.values()):
+        raise OptionError(f"logit_bias is {str(bias)[:40]}", "give numbers by token id")
+    return pairs or None
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return b""
+
+
+_UNQUANTISED = (None, 0, 1, 30)  # llama.cpp's F32, F16 and BF16
+
+
+def is_quantised(kind: int | None) -> bool:
+    """Whether a type of the KV cache, by ggml's number, is quantised."""
+    return kind not in _UNQUANTISED
+
+
+def check_cache_type(type_v: int | None, flash_attn: bool, name: str = "type_v") -> None:
+    """Raise OptionError for a quantised value cache without flash attention, which llama.cpp cannot use."""
+    if is_quantised(type_v) and not flash_attn:
+        raise OptionError(
+            f"{name} is quantised, which needs flash attention, and that is off",
+            "turn it on (flash_attn=True, -fa on), or leave the type out",
+        )
+
+
+# -- sampling ----------------------------------------------------------------------------------------------------------
 
 Noise = Literal["coupled", "llama.cpp"]
-"""Whose random numbers draw a token.
-
-"coupled": pyspec's, shared by target and draft. "llama.cpp": that library's.
-"""
-
+# whose random numbers draw a token: "coupled" are pyspec's, which target and draft share
 Draw = Literal["greedy", "coupled", "apart"]
-"""How target and draft choose.
-
-"greedy": each takes its argmax. "coupled": both draw with the same noise. "apart": only the target draws.
-"""
+# how both choose: each takes its argmax, both draw with the same noise, or only the target draws
 
 COLDEST = 1e-30
-"""The lowest temperature above 0: as a float it must not become 0, nor logits divided by it infinite and so equal."""
-
+# the lowest temperature above 0: as a float it must not become 0, nor logits divided by it infinite and so equal
 ANY_SEED = 0xFFFFFFFF  # as in llama.cpp, a seed that asks for a random one
 
 
@@ -39,13 +169,12 @@ class Coupling(NamedTuple):
 
     seed: int
     temperature: float
-    min_p: float
-    """Limits what the draft draws from, as the target's chain does for the target; 0 for no limit."""
+    min_p: float  # limits what the draft draws from, as the target's chain does; 0 for no limit
     top_p: float = 0.0  # limits the draft likewise, after `top_k`
+    # how many ids of a row the target's chain keeps first, and so the draft; 0 where a sampler before it has to see them all
     top_k: int = 0
-    """How many ids of a row the target's chain keeps first, and so the draft; 0 where a sampler before it has to see them all."""
+    # whether the draft learns a temperature of its own; a text that depends on the draft would change by that
     tempered: bool = False
-    """Whether the draft learns a temperature of its own. A text that depends on the draft would change by that."""
 
 
 NOISES: tuple[Noise, ...] = get_args(Noise)

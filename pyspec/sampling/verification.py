@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspec.errors import OptionError
-from pyspec.sampling.limits import check_ranges
+from pyspec.sampling.options import check_ranges
 
 MARGIN_OPTIONS = ("theta", "gap", "budget", "confirm")
 """The margin rule's settings that interfaces have as options."""

@@ -18,7 +18,7 @@ from pyspec.engine.models import SideOptions
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.gguf.kinds import States
-from pyspec.sampling.limits import MAX_DRAFT
+from pyspec.sampling.options import MAX_DRAFT
 from pyspec.sampling.verification import Strict
 
 PROMPT = b"abcabdabe"

@@ -7,7 +7,7 @@ import pytest
 
 from pyspec._lib import ffi, lib
 from pyspec._version import interface_key
-from pyspec.sampling.limits import MAX_DRAFT
+from pyspec.sampling.options import MAX_DRAFT
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from measure.draws import top_two
 
 from pyspec.errors import OptionError
 from pyspec.sampling.chain import Dry, build_chain, xtc_chance
-from pyspec.sampling.limits import BREAKER_BYTES, MAX_BREAKERS
-from pyspec.sampling.options import Sampling
+from pyspec.sampling.options import BREAKER_BYTES, MAX_BREAKERS, Sampling
 
 
 def applied(chain, logits):

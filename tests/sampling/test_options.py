@@ -28,10 +28,10 @@ from pyspec.errors import OptionError
 from pyspec.llama.calls import SharedOptions
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import RequestFields, number_fields
-from pyspec.sampling.limits import Range
 from pyspec.sampling.options import (
     NUMBERS,
     OFFERED,
+    Range,
     SamplerNumbers,
     Sampling,
     SuggestedSampling,
