@@ -25,8 +25,7 @@ from llguidance import LLMatcher
 from pyspec.errors import InputError
 from pyspec.grammar.languages import Constraint
 from pyspec.grammar.schemas import LIMITS, STACK
-from pyspec.grammar.skeleton import Skeleton
-from pyspec.grammar.vocabulary import ByteVocabulary
+from pyspec.grammar.tokens import ByteVocabulary, Skeleton
 from pyspec.vocab.tokenizer import call_with_stack
 
 CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)

@@ -35,7 +35,7 @@ from pyspec.errors import (
     TooManyRequests,
 )
 from pyspec.grammar.masks import check_constraint
-from pyspec.grammar.vocabulary import ByteVocabulary
+from pyspec.grammar.tokens import ByteVocabulary
 from pyspec.requests import bodies
 from pyspec.requests.records import Record, failed
 from pyspec.sampling.options import derive_seed

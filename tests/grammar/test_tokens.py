@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.grammar.skeleton import SPACES, Spacing
+from pyspec.grammar.tokens import SPACES, Spacing
 
 PARTS = st.recursive(
     st.integers() | st.text('ab "\\,:{}[]é\n', max_size=4) | st.none(),
