@@ -14,7 +14,6 @@ import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from time import time
 from types import MappingProxyType
@@ -26,7 +25,7 @@ from msgspec.structs import replace
 from pyspec.batch.journal import Journal, Key
 from pyspec.batch.reading import InputFile, Per, Reading, rows_of
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
-from pyspec.machine.files import as_text, write_whole
+from pyspec.machine.files import as_text, hash_of, write_whole
 from pyspec.requests.bodies import body_of, choice_of
 from pyspec.requests.records import Record
 from pyspec.text.parts import RecordResult
@@ -62,28 +61,31 @@ class OutputFiles:
     def check(self, journal: Journal) -> None:
         """Raise ResumeMismatch where a file exists that no run with this journal has written."""
         for path, signature in self.signatures.items():
-            if self.overwrite or signature is None:
-                continue
-            with path.open("rb") as file:
-                known = _sha256(iter(partial(file.read, 1 << 20), b"")) in journal.written
-            if not known:
+            there = signature is not None and not self.overwrite
+            if there and hash_of(path) not in journal.written:
                 raise self.refuse(path)
 
     def assemble(self, journal: Journal, results: Results, records: Sequence[Record]) -> None:
         """Write the files. Raises BatchWriteError."""
         for path in self.signatures:
-            # noted before, so that a file is known whenever the process ends
-            journal.note(_sha256(self.chunks(path, results, records)))
-        journal.sync()
-        for path in self.signatures:
-            self._write(path, self.chunks(path, results, records))
+            self._write(path, self.chunks(path, results, records), journal)
 
-    def _write(self, path: Path, chunks: Iterator[bytes]) -> None:
+    def _write(self, path: Path, chunks: Iterator[bytes], journal: Journal) -> None:
         """Write a file atomically. Raises BatchWriteError if that fails, or if the file has changed since the run began."""
-        try:
+
+        def noted() -> Iterator[bytes]:
+            digest = hashlib.sha256()
+            for chunk in chunks:
+                digest.update(chunk)
+                yield chunk
             if _signature(path) != self.signatures[path]:
                 raise FileExistsError
-            write_whole(path, chunks, replace=self.signatures[path] is not None)
+            # before the file has its name, so that it is known whenever the process ends
+            journal.note(digest.hexdigest())
+            journal.sync()
+
+        try:
+            write_whole(path, noted())
         except FileExistsError:
             what = f"{as_text(path)} appeared or changed while the batch ran and is not overwritten"
             hint = "move it away and run the same command again: all records are in the journal"
@@ -98,13 +100,6 @@ class OutputFiles:
         """The error for a foreign file at `path`."""
         what = f"{as_text(path)} exists and is not the result of this run{why}"
         return ResumeMismatch(what, "give another -o, use --overwrite, or move it away")
-
-
-def _sha256(chunks: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _is_model(path: Path) -> bool:

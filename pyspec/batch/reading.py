@@ -250,7 +250,6 @@ def _first_rows(lines: Sequence[str], delimiter: str, most: int) -> list[list[st
 
 # -- which files -------------------------------------------------------------------------------------------------------
 
-
 _KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}
 _IN_FOLDERS = (".txt", ".md", ".text", ".jsonl", ".ndjson")  # what is read from a folder
 

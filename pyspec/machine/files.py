@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import logging
 import os
 import re
 import stat
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +21,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
 import msgspec
+import platformdirs
+from filelock import FileLock, Timeout
 
 from pyspec.errors import FetchError, InputEncoding, ModelNotFound, ModelUnreadable, OptionError
 
@@ -110,18 +114,15 @@ def size_of(path: Path) -> int:
 # -- atomic writes -----------------------------------------------------------------------------------------------------
 
 
-def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) -> None:
+def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a temporary file in the same folder, and rename it once it is complete and on the disk.
 
-    Raises OSError, also for an invalid name, or one of a device or pipe, which is left alone. With replace False, raises
-    FileExistsError if the name is taken, even if it was taken meanwhile.
+    Raises OSError, also for an invalid name, or one of a device or pipe, which is left alone.
     """
     if "\0" in str(path):
         raise OSError(errno.EINVAL, "its name has a NUL byte", str(path))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    import tempfile  # noqa: PLC0415 - it and hashlib take 5 ms, and a question to a server needs neither
-
     prefix = f".{path.name[:32]}."  # all of a long name would be too long with what follows
     handle, temporary = tempfile.mkstemp(prefix=prefix, dir=path.parent)
     try:
@@ -130,27 +131,12 @@ def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) ->
                 out.write(chunk)
             out.flush()
             os.fsync(out.fileno())
-        _take_name(Path(temporary), path, replace=replace)
+        Path(temporary).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(temporary).unlink()
         raise
     _sync_folder(path.parent)
-
-
-def _take_name(temporary: Path, path: Path, *, replace: bool) -> None:
-    if not replace:
-        try:
-            os.link(temporary, path)  # fails if the name is taken; a rename would not
-        except FileExistsError:
-            raise
-        except OSError:  # no links on this file system: check, then rename
-            if os.path.lexists(path):
-                raise FileExistsError(17, "File exists", str(path)) from None
-        else:
-            temporary.unlink()
-            return
-    temporary.replace(path)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -171,8 +157,6 @@ def cache_dir() -> Path:
     override = os.environ.get("PYSPEC_CACHE")
     if override:
         return Path(override).expanduser().absolute()
-    import platformdirs  # noqa: PLC0415 - as above
-
     return platformdirs.user_cache_path("pyspec", appauthor=False)
 
 
@@ -201,8 +185,6 @@ def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator
     While another process holds it, `on_wait` is called once, and the lock is polled so that Ctrl-C works. Raises FetchError
     if the file cannot be opened.
     """
-    from filelock import FileLock, Timeout  # noqa: PLC0415 - takes 5 ms, and many commands lock nothing
-
     lock = FileLock(path, mode=0o600)
     try:
         try:
@@ -220,7 +202,6 @@ def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator
 
 
 # -- JSON of ours ------------------------------------------------------------------------------------------------------
-
 
 MAX_JSON = 64 << 20  # most bytes of a file that `read_json` reads
 
@@ -310,11 +291,11 @@ def remember_json(kind: str, of: Stamp, fact: object) -> None:
 
 
 class Record(msgspec.Struct):
-    """A fact as kept. sum: None in records of version 0.1."""
+    """A fact as kept."""
 
     stamp: Stamp
     fact: str
-    sum: int | None = None
+    sum: int | None = None  # None in records of version 0.1
 
     def own_sum(self) -> int:
         return zlib.crc32(f"{tuple(self.stamp)}{self.fact!r}".encode())
@@ -330,8 +311,6 @@ def _plain(of: Stamp) -> Stamp:
 
 
 def _record(kind: str, of: Stamp) -> Path:
-    import hashlib  # noqa: PLC0415 - as above
-
     key = hashlib.sha256(f"{kind}\0{of.realpath}".encode("utf-8", "surrogateescape")).hexdigest()
     return cache_dir() / "facts" / f"{key[:32]}.json"
 
@@ -343,20 +322,14 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     known = recall("sha256", before)
     if known is not None:
         return known
-    digest = _hash(path)
+    digest = hash_of(path)
     if stamp(path) == before:  # else it changed while being read
         remember("sha256", before, digest)
     return digest
 
 
-def known_sha256(path: Path) -> str:
-    """Return the sha256 of a file if it is in the cache, or the empty string."""
-    return recall("sha256", stamp(path)) or ""
-
-
-def _hash(path: Path) -> str:
-    import hashlib  # noqa: PLC0415 - as above
-
+def hash_of(path: Path) -> str:
+    """Read a file and return its sha256 in hex. Raises ModelNotFound or ModelUnreadable."""
     digest = hashlib.sha256()
     with open_regular(path) as file:
         try:

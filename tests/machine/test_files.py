@@ -31,7 +31,7 @@ def test_sha256_is_that_of_the_bytes(path):
 
 def test_second_hash_reads_nothing(path, monkeypatch):
     first = file_sha256(path)
-    monkeypatch.setattr(files, "_hash", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr(files, "hash_of", lambda _: pytest.fail("read again"))
     assert file_sha256(path) == first
 
 

@@ -19,7 +19,7 @@ from pyspec._version import __version__
 from pyspec.batch.run import Batch
 from pyspec.errors import InputError
 from pyspec.gguf.header import facts_of
-from pyspec.machine.files import known_sha256
+from pyspec.machine.files import recall, stamp
 from pyspec.requests.bodies import Body
 from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import COMPLETION, Record, RequestFields
@@ -275,7 +275,7 @@ def _entry(name: str, batch: Batch | None) -> dict[str, Any]:
         **known,
         "modified_at": _moment(path.stat().st_mtime),
         "size": batch.facts["size"],
-        "digest": known_sha256(path),
+        "digest": recall("sha256", stamp(path)) or "",
         "expires_at": _FOREVER,
         "size_vram": 0,
         "context_length": batch.facts["n_ctx"],
