@@ -250,7 +250,6 @@ def is_of(facts: Facts, family: Family) -> bool:
 
 # -- manifest entries for one target -----------------------------------------------------------------------------------
 
-
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 

