@@ -64,19 +64,12 @@ def execute(chat: Chat, line: str) -> None:
     name, argument = [*line[1:].split(maxsplit=1), "", ""][:2]
     command = find(name)
     if command is None:
-        _refuse_path(line.strip())
         near = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1)
         guess = f"did you mean /{near[0]}? " if near else _INSTEAD.get(name, "")
+        if "/" in name:  # the path of a file that was dropped into the terminal
+            guess = "/read FILE puts a file's text before the next message; "
         raise InputError(f"there is no command /{name[:40]}", f"{guess}/help lists them")
     command.run(chat, argument.strip())
-
-
-def _refuse_path(line: str) -> None:
-    """Raise InputError for a picture, or for the path of a file dropped into the terminal, with what to do instead."""
-    dialogue.refuse_picture(line)
-    if any(map(_is_there, (unquoted(line), line.split(maxsplit=1)[0]))):
-        hint = "`/read FILE` puts its text before the next message"
-        raise InputError("that is the path of a file", hint)
 
 
 def _is_there(path: str) -> bool:

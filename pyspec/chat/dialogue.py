@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,7 +28,6 @@ Encode = Callable[[Sequence[Message]], list[int]]
 FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, -c N has more room"
 MAX_TEXT = 1 << 20  # largest text file to read, or line to type, bytes
 _MAX_SESSION = 1 << 26
-_PICTURE = re.compile(r"\.(png|jpe?g|gif|webp|bmp|tiff?|heic|pdf)$", re.IGNORECASE)
 FOLDER = "PYSPEC_CHATS"  # environment variable for the log's folder; empty for no log
 MAX_CHATS = 500  # most logged chats; the oldest are deleted
 
@@ -104,11 +102,14 @@ def _turn(answer: Result) -> Message:
 
 def unended(answer: Result, piece: Callable[[int], bytes]) -> Result:
     """Return an answer without the tokens that ended it, as a conversation keeps it."""
-    tokens, text = answer.tokens, answer.text
-    kept = whole(tokens, piece) if answer.reasoning else spoken(tokens, text, piece)
     from msgspec.structs import replace  # noqa: PLC0415 - see above
 
-    return replace(answer, tokens=kept)
+    tokens = answer.tokens
+    if not answer.reasoning:
+        tokens = spoken(tokens, answer.text, piece)
+    elif tokens and not piece(tokens[-1].id):
+        tokens = tokens[:-1]
+    return replace(answer, tokens=tokens)
 
 
 def why_cut(answer: Result, most: int, n_ctx: int, longer: str, wider: str) -> str:
@@ -133,11 +134,6 @@ def spoken(tokens: Sequence[Token], text: str, piece: Callable[[int], bytes]) ->
         if size > most or not data:
             return tuple(tokens[:n])
     return tuple(tokens)
-
-
-def whole(tokens: Sequence[Token], piece: Callable[[int], bytes]) -> tuple[Token, ...]:
-    """Return the tokens of an answer with reasoning, without the control token that ended it."""
-    return tuple(tokens[:-1] if tokens and not piece(tokens[-1].id) else tokens)
 
 
 class SavedMessage(msgspec.Struct, omit_defaults=True):
@@ -254,16 +250,8 @@ def held_with(saved: SavedChat, name: str) -> str:
     return f"this conversation was held with {saved.model.name}, not with {name}"
 
 
-def refuse_picture(name: str) -> None:
-    """Raise InputError for a file with a picture's extension."""
-    if _PICTURE.search(name):
-        hint = "pyspec.SpeculativeLlama sees pictures"
-        raise InputError("a picture cannot be read as text", hint)
-
-
 def read_text(path: Path) -> str:
     """Read a UTF-8 text file of at most 1 MiB. Raises InputError, InputTooLong or InputEncoding."""
-    refuse_picture(path.name)
     return utf8(_read(path, MAX_TEXT), str(path))
 
 

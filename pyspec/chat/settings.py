@@ -116,8 +116,7 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     confirm: int = _setting(Margin.confirm, _number(int, 0, 16))
     length: str | None = _setting(None, _LENGTH, "default")
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
-    # drop the oldest turns when the context is full
-    trim: bool = _setting(True, _SWITCH)
+    trim: bool = _setting(True, _SWITCH)  # drop the oldest turns when the context is full
     # dimmed, hidden, or asked of the model not at all
     reasoning: str = _setting(SHOW, _one_of(SHOW, HIDE, UNASKED))
     reasoning_budget: int = _setting(
@@ -126,8 +125,7 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     # a sentence after each answer, the counts as well, or nothing
     stats: str = _setting(BRIEF, _one_of(FULL, BRIEF, SILENT))
     wrap: bool = _setting(True, _SWITCH)
-    # colour answers by where their tokens came from
-    tokens: bool = _setting(False, _SWITCH)
+    tokens: bool = _setting(False, _SWITCH)  # colour answers by where their tokens came from
 
     @property
     def rule(self) -> Verification:

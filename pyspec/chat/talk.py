@@ -29,6 +29,7 @@ from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.errors import InputError, PyspecError
 from pyspec.llama.generation import stream_text
 from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.machine.files import as_text
 from pyspec.machine.others import name_of
 from pyspec.sampling.options import chance_seed, suggested_by
 from pyspec.screen.display import Screen
@@ -39,11 +40,6 @@ from pyspec.text.parts import Piece, Result, common_prefix, result_of
 from pyspec.text.template import ChatTemplate
 
 # -- the model ---------------------------------------------------------------------------------------------------------
-
-
-def _utf8(text: str) -> str:
-    """Make a file name fit for JSON. A name that is not UTF-8 no longer finds the file."""
-    return text.encode("utf-8", "replace").decode()
 
 
 class LlamaChat:
@@ -68,7 +64,7 @@ class LlamaChat:
     def target(self) -> SavedModel:
         """Identify the target for a saved chat."""
         path = Path(self.llm.model_path)
-        return SavedModel(_utf8(name_of(path)), _utf8(str(path.absolute())))
+        return SavedModel(as_text(name_of(path)), as_text(path.absolute()))
 
     def prompt(self, messages: Sequence[Message], *, goes_on: bool = False) -> list[int]:
         """Tokenize the messages as a prompt for the next answer. goes_on: it goes on with the last message."""

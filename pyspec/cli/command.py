@@ -65,38 +65,6 @@ class Option(click.Option):
         return record[0], _IN_WORDS.sub(r"[default: \1]", _RANGE.sub("", record[1])).rstrip()
 
 
-GONE = {
-    "--spec-type": "--draft lookup, NAME or mtp says what drafts",
-    "--lookup": "use --draft lookup",
-    "--num-pred-tokens": "use --draft-max N",
-    "--draft-min": "drafts have no shortest length; --length fixed:K always checks K tokens",
-    "-hf": "use -m OWNER/REPO[:TYPE]",
-    "--mmproj": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
-    "--image": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
-    "--hf-repo": "use -m OWNER/REPO[:TYPE]",
-    **dict.fromkeys(
-        ("-ot", "--override-tensor"),
-        "--cpu-moe keeps all experts in main memory, --n-cpu-moe N those of the first layers",
-    ),
-}
-"""Options of other programs that no command has, and what to do instead."""
-
-
-class _Gone(click.Option):
-    """An option that is refused, with or without a value."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            [f"gone_{name.strip('-').replace('-', '_')}", name], is_flag=False, flag_value="", hidden=True, is_eager=True,
-            expose_value=False, callback=partial(_refuse, name),
-        )  # fmt: skip
-
-
-def _refuse(name: str, ctx: click.Context, _param: click.Parameter, given: str | None) -> None:
-    if given is not None:
-        raise click.UsageError(f"there is no option {name}; {GONE[name]}", ctx)
-
-
 def option(group: str, *names: str, **settings: Any) -> Any:
     """Return a dataclass field that becomes an `Option` of this group, with the field's name and default."""
     empty = False if settings.get("is_flag") else () if settings.get("multiple") else None
@@ -133,12 +101,6 @@ class Subcommand(click.Command):
     ) -> None:
         super().__init__(*args, **options)
         self.examples = examples
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters, and those that are refused."""
-        params = super().get_params(ctx)
-        own = {name for each in params for name in each.opts}
-        return [*params, *(_Gone(name) for name in GONE if name not in own)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by group, in order of first appearance; those without a sentence last, by name alone."""

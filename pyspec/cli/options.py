@@ -106,7 +106,7 @@ class CodedChoice(click.Choice):  # type: ignore[type-arg, unused-ignore]  # gen
         self.codes = codes
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        return self.codes[super().convert(value, param, ctx)]
+        return value if value is True else self.codes[super().convert(value, param, ctx)]
 
 
 def _shares(text: str) -> list[float]:
@@ -230,13 +230,6 @@ class SystemOptions:
     # fmt: on
 
 
-def _memory(value: str | bool) -> bool:
-    if value not in (True, False, "on", "off"):
-        what = f"{value!r} is neither on nor off; earlier texts stay in this process"
-        raise click.BadParameter(what)
-    return value in (True, "on")
-
-
 @dataclass(frozen=True)
 class CacheOptions:
     """Where to keep processed prompts for later processes."""
@@ -253,8 +246,8 @@ class MemoryOptions(CacheOptions):
     """The same where a process answers more than once."""
 
     # fmt: off
-    memory: bool = option("Drafts", "--memory", metavar="on|off", type=_memory, default=True, show_default="on",
-        help="Draft from texts of this process.")
+    memory: bool = option("Drafts", "--memory", metavar="on|off", default=True, show_default="on",
+        type=CodedChoice({"on": True, "off": False}), help="Draft from texts of this process.")
     # fmt: on
 
 

@@ -84,7 +84,6 @@ def _text(stream: BinaryIO, limit: int, name: str) -> str:
 
 # -- signals -----------------------------------------------------------------------------------------------------------
 
-
 BOTH = (signal.SIGINT, signal.SIGTERM)  # end an answer: Ctrl-C, or a supervisor's SIGTERM
 
 
