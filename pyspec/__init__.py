@@ -42,28 +42,20 @@ if TYPE_CHECKING:
     from pyspec.text.parts import Piece, Source, Step, Token
     from pyspec.text.template import ChatTemplate
 
-_HOMES = {
-    "Batch": "batch",
-    "ChatTemplate": "text.template",
-    "Drafter": "draft.lookup",
-    "Margin": "sampling.verification",
-    "Message": "text.messages",
-    "OFF": "llama.speculative",
-    "Piece": "text.parts",
-    "Proposal": "draft.lookup",
-    "PyspecError": "errors",
-    "Sampling": "sampling.options",
-    "Source": "text.parts",
-    "Speculation": "llama.speculative",
-    "SpeculativeLlama": "llama.speculative",
-    "Step": "text.parts",
-    "Strict": "sampling.verification",
-    "Token": "text.parts",
-    "__version__": "_version",
-    "install": "llama.speculative",
-    "stream_text": "llama.generation",
-    "uninstall": "llama.speculative",
+_NAMES = {  # by the modules that have them
+    "_version": ("__version__",),
+    "batch": ("Batch",),
+    "draft.lookup": ("Drafter", "Proposal"),
+    "errors": ("PyspecError",),
+    "llama.generation": ("stream_text",),
+    "llama.speculative": ("OFF", "Speculation", "SpeculativeLlama", "install", "uninstall"),
+    "sampling.options": ("Sampling",),
+    "sampling.verification": ("Margin", "Strict"),
+    "text.messages": ("Message",),
+    "text.parts": ("Piece", "Source", "Step", "Token"),
+    "text.template": ("ChatTemplate",),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "OFF",

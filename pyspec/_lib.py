@@ -170,9 +170,7 @@ def _connect() -> bool:
     return _bind(_llama._lib)  # noqa: SLF001 (the handle itself: a path could load a second copy)
 
 
-STATES_SHOWN = _connect()
-"""Whether this llama.cpp exposes the states that EAGLE-3 drafts and MTP heads read."""
-
+STATES_SHOWN = _connect()  # whether it exposes the states that EAGLE-3 drafts and MTP heads read
 _PAUSE_SOFT = 1  # OpenMP's omp_pause_soft
 _PROCESS = os.getpid()  # a fork of it has no workers, and would wait for those of its parent
 

@@ -62,10 +62,8 @@ def open_journals(
 
 
 _FIELDS = {"id", *REQUEST_FIELDS}  # other columns are the dataset's own
-_BLOCK = 256
-# largest block of a batch, records
-_DEATHS = 3
-# actors that a block may kill; Ray's own default is no limit
+_BLOCK = 256  # largest block of a batch, records
+_DEATHS = 3  # actors that a block may kill; Ray's own default is no limit
 
 
 def answer(

@@ -153,8 +153,7 @@ def _of_parts(role: str, parts: Any) -> Iterator[dict[str, Any]]:
         yield {"role": role, "content": text, **({"tool_calls": calls} if calls else {})}
 
 
-_held: dict[Any, Any] = {}
-"""The model in memory, by its loading options; one at a time, since two may not fit."""
+_held: dict[Any, Any] = {}  # the one model in memory, by its loading options: two may not fit
 
 
 def _load(name: str | None, options: Any) -> Any:

@@ -202,7 +202,6 @@ def header_of_parts(path: Path) -> Header:
 
 # -- facts -------------------------------------------------------------------------------------------------------------
 
-
 _KIND = "facts 9"
 
 _FILE_TYPES = {
@@ -334,7 +333,6 @@ def _heads_inside(header: Header) -> int:
 
 
 # -- attention's shape -------------------------------------------------------------------------------------------------
-
 
 _WIDEST = 1024  # heads, or numbers of one: a header may claim anything
 

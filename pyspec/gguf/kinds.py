@@ -318,7 +318,6 @@ def _check_ids(header: Header, n_vocab: int) -> None:
 
 # -- kinds that do not answer by themselves ----------------------------------------------------------------------------
 
-
 _EMBEDDERS = (
     "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert gemma-embedding "
     "llama-embed t5encoder"

@@ -16,12 +16,8 @@ from typing import Any, NoReturn
 from pyspec.errors import InputError
 
 MAX_BYTES = 1 << 20  # longest grammar, bytes
-OWN_BYTES = 1 << 17
-"""Longest grammar or expression in a caller's own words: it may nest as deep as it is long."""
-
-MAX_RULES = 3000
-"""Most rules of a grammar: where each may be empty, the work for a token grows with their square."""
-
+OWN_BYTES = 1 << 17  # the same in a caller's own words, which may nest as deep as they are long
+MAX_RULES = 3000  # of a grammar: where each may be empty, a token's work grows with their square
 _RULE = re.compile(r"^[ \t]*[?!]?[a-z_][^:\n]*:", re.MULTILINE | re.IGNORECASE)
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 # A text that has to come may then be spelled with any tokens, as without a grammar.

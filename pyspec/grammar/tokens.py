@@ -197,8 +197,7 @@ class Spacing:
 
 
 _MAX_BYTES = 96
-_FEW = 6
-# bytes that may come next where little more than spaces is in doubt
+_FEW = 6  # bytes that may come next where little more than spaces is in doubt
 _MISSES_ALLOWED = 4
 _MARK = re.compile(rb"\[(\d+)\]")
 # how llguidance writes a token that is no text, behind a byte 0xff

@@ -79,8 +79,7 @@ class Completion:
     """
 
     options: AnswerOptions
-    sampling: Mapping[str, Any]
-    """Fields of `Sampling` that are not among the arguments of `generate`."""
+    sampling: Mapping[str, Any]  # fields of `Sampling` that `generate` has no arguments for
     criteria: Any
     reason: str | None = None  # why the answer ended; None if llama-cpp-python knows
     answer: ref[IdStream] | None = None

@@ -196,7 +196,6 @@ class _Cells:
 
 # -- a toy model -------------------------------------------------------------------------------------------------------
 
-
 _WIDTH, _WORDS = 32, 32
 _KINDS = {int: (4, "<I"), float: (6, "<f")}  # GGUF's numbers for kinds of values
 _STRING = 8

@@ -193,7 +193,6 @@ def limit(**most: int) -> None:
 
 # -- trial loads -------------------------------------------------------------------------------------------------------
 
-
 ROWS = (1, 8, 64)  # of a plain step, a verified draft, a prompt: each uses different kernels
 SILENT = 4  # rows of one more decode without logits, like a prompt read in pieces
 MAX_CONTEXT = 8192  # largest context to try, tokens; more only takes longer
@@ -407,7 +406,6 @@ def run_trial(path: str, address_space: str, loading: str) -> None:
 
 
 # -- conversions -------------------------------------------------------------------------------------------------------
-
 
 _STEP = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")
 

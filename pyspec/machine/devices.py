@@ -192,7 +192,6 @@ def _add_server(server: str) -> None:
 
 # -- builds of llama-cpp-python ----------------------------------------------------------------------------------------
 
-
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
 """llama-cpp-python's own wheel index: pages for cpu, cu121 to cu125 and metal, not all with every version."""
 

@@ -150,7 +150,6 @@ def _lines(path: Path) -> list[str]:
 
 # -- other programs ----------------------------------------------------------------------------------------------------
 
-
 _SHORT_S = 0.1  # clocks that tick every 10 ms are too coarse for less
 _SOME = 0.25  # processors that others may always use: a system is never quite idle
 _TICK_S = 0.01

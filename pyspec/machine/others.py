@@ -281,7 +281,6 @@ def is_model(path: Path) -> bool:
 
 # -- models that ship with pyspec --------------------------------------------------------------------------------------
 
-
 DRAFTS = "pyspec-llama-drafts"  # the distribution of the shipped models, `models/pyproject.toml`
 
 

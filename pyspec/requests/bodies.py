@@ -17,9 +17,9 @@ from pyspec.errors import InputError, OptionError
 from pyspec.grammar.languages import Language
 from pyspec.requests.fields import (
     REFUSED,
+    Inside,
     Schema,
     UndoneFields,
-    check_inside,
     refusal,
     refuse_undone,
 )
@@ -314,7 +314,7 @@ def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
     data = bytes(data).removeprefix(BOM_UTF8)
     try:
         body = msgspec.json.decode(data, type=kind)
-        check_inside(body)
+        msgspec.convert(body, Inside, from_attributes=True)
     except RecursionError:
         raise InputError("the body is nested too deep") from None
     except msgspec.ValidationError as error:

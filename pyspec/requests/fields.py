@@ -200,7 +200,7 @@ Outputs = _shape(
 # the format of a text, and how hard the model tries
 TextConfig = _shape("TextConfig", "effort", format="Form")
 Metadata = _shape("Metadata", "user_id")  # Anthropic's
-# fields of all kinds of request that are objects or lists
+# fields of all kinds of request that are objects or lists; a body converts to it if all within has the right type
 Inside = _shape(
     "Inside", stream_options="StreamOptions", response_format="Form", structured_outputs="Outputs", thinking="Reasoning",
     reasoning="Reasoning", tools="list[Tool]", tool_choice="str | ToolChoice", messages="list[Message]",
@@ -237,8 +237,3 @@ def _place(told: str | None, member: str = "") -> str:
     path = (told or "").rpartition("`$")[2].strip("`").removeprefix(".")
     path = ".".join(filter(None, (path, member))) or "the body"
     return f"a key of {path}" if (told or "").startswith("`key`") else path
-
-
-def check_inside(body: Any) -> None:
-    """Raise msgspec.ValidationError where a member of a body's objects and lists has a wrong type."""
-    msgspec.convert(body, Inside, from_attributes=True)

@@ -432,10 +432,7 @@ class Sampling(SamplerNumbers):
 
 # -- what a model's publisher suggests: `general.sampling.*` of a GGUF file, or the parameters that ollama keeps ----------
 
-
-_OF_FILE = {"temp": "temperature", "penalty_repeat": "repeat_penalty"}
-"""Keys of files whose names are not ours."""
-
+_OF_FILE = {"temp": "temperature", "penalty_repeat": "repeat_penalty"}  # files' own keys
 _MEANINGLESS = {"penalty_last_n": 64, "repeat_last_n": 64, "mirostat": 0, "sequence": ""}
 """What is not followed, and the value at which nothing is lost by that."""
 

@@ -14,8 +14,7 @@ from typing import Any
 from pyspec.errors import OptionError
 from pyspec.sampling.options import check_ranges
 
-MARGIN_OPTIONS = ("theta", "gap", "budget", "confirm")
-"""The margin rule's settings that interfaces have as options."""
+MARGIN_OPTIONS = ("theta", "gap", "budget", "confirm")  # those that interfaces have as options
 
 
 @dataclass(frozen=True)

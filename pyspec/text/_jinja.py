@@ -37,8 +37,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace
 
 SECONDS = 2.0
-MAX_TEXT = 1 << 20
-"""Longest rendered prompt in characters, beyond eight times the length of the request."""
+MAX_TEXT = 1 << 20  # longest prompt in characters, beyond eight times the request's length
 
 
 class Refusal(jinja2.TemplateError):  # type: ignore[misc, unused-ignore]  # without types where mypy runs

@@ -266,9 +266,7 @@ class Speech:
         return self._pieces[tools]
 
 
-_TRIES = 3
-"""How often reasoning is ended in an answer; a model that begins it again after that is left alone."""
-
+_TRIES = 3  # how often reasoning is ended in an answer; then the model is left alone
 _HURRY = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now."
 """What Qwen3 was trained to read before the end of reasoning that was cut."""
 

@@ -17,18 +17,12 @@ from pyspec.text.notation import MARKS, Notation, Start
 from pyspec.text.parts import properties_of
 from pyspec.text.tagged import QUOTE, GemmaCalls, TaggedCalls, types_of
 
-Functions = Mapping[str, Any]
-"""Schemas of parameters by function name, as `tool_schema` returns them."""
-
-TokenOf = Callable[[str], int | None]
-"""Returns the token of a mark, or None if it is not a single token."""
-
+Functions = Mapping[str, Any]  # schemas of parameters by function name, as of `tool_schema`
+TokenOf = Callable[[str], int | None]  # returns the token of a mark, None if it is not a single one
 _NEWLINE = '"\\n"?'
 _GAP = "(/[ \\n]{1,3}/)?"
 
-_IDS = {"#": "/[0-9]{1,2}/", "@": "/[a-zA-Z0-9]{9}/"}
-"""Expressions for ids, by their sign in `NamedCalls.written`."""
-
+_IDS = {"#": "/[0-9]{1,2}/", "@": "/[a-zA-Z0-9]{9}/"}  # ids by their sign in `NamedCalls.written`
 ValueWriter = Callable[[str, Any], str]
 """Makes the expression of an argument from its key and its schema."""
 

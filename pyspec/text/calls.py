@@ -87,8 +87,7 @@ class CallForm(ABC):
     """How a family of models writes calls."""
 
     short_ids: bool = False  # see `Calls`
-    unmarked: bool = False
-    """Whether an answer may begin with a call, or a part of one, without a mark."""
+    unmarked: bool = False  # whether an answer may begin with a call, or part of one, without mark
 
     @property
     @abstractmethod
@@ -349,10 +348,8 @@ class NamedCalls(CallForm):
 
     open: str
     close: str
-    head: str
-    """Pattern of the text between `open` and the object, with groups `name` and perhaps `id`."""
-    written: str
-    """How a call is written up to its object, with NAME, # for a number and @ for an id."""
+    head: str  # pattern of the text between `open` and the object: `name`, perhaps `id`
+    written: str  # a call up to its object, with NAME, # for a number and @ for an id
     section: tuple[str, str] = ("", "")  # marks that may enclose all calls
     others: tuple[str, ...] = ()  # marks inside a call
     behind: str = ""  # text that may follow the object

@@ -377,10 +377,8 @@ def _shortened(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 # -- completeness of a rendering -----------------------------------------------------------------------------------------
 
-
 _INPUT_ROLES = ("user", "tool", "function", *SYSTEM_ROLES)
-_SWITCH = re.compile(r"/(?:no_?)?think\b")
-# templates read these switches and remove them
+_SWITCH = re.compile(r"/(?:no_?)?think\b")  # templates read these switches and remove them
 
 
 def missing(text: str, inputs: TemplateInput) -> int:

@@ -122,7 +122,6 @@ def from_outside(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 # -- custom tools ------------------------------------------------------------------------------------------------------
 
-
 _TEXT_ALONE = {
     "type": "object",
     "properties": {"input": {"type": "string", "description": "All of it."}},

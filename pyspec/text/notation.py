@@ -23,8 +23,7 @@ class Reasoning:
 
     open: tuple[str, ...]  # what begins it; the first is how the family writes it
     close: tuple[str, ...]  # what ends it
-    anywhere: bool = False
-    """Whether reasoning may begin later in the answer, as with marks that nobody writes as text."""
+    anywhere: bool = False  # whether it may begin later in the answer, by marks that nobody writes
     dropped: tuple[str, ...] = ()  # marks around the content, which are not shown
 
     @property
@@ -72,7 +71,7 @@ _REASONINGS: tuple[tuple[str, Reasoning], ...] = (
     ("<think>", THINK),
     ("</think>", THINK),
 )  # fmt: skip
-"""Strings that a template contains if its model reasons like this; the first match counts."""
+"""Strings that a template contains if its model reasons like this; the first match counts, else the vocabulary's tokens."""
 
 
 _QUIET: tuple[tuple[str, str, Any], ...] = (
@@ -109,14 +108,6 @@ def nearest_effort(effort: str, words: Sequence[str]) -> str:
     """Return the one of `words` nearest to an effort; of two equally near, the higher."""
     place = EFFORTS.index(effort)
     return min(words, key=lambda word: (abs(EFFORTS.index(word) - place), -EFFORTS.index(word)))
-
-
-def reasoning_of(template: str, is_token: Callable[[str], bool]) -> Reasoning | None:
-    """Return how a model marks its reasoning, according to its template, or else to its vocabulary's tokens."""
-    for mark, found in _REASONINGS:
-        if mark in template:
-            return found
-    return THINK if all(map(is_token, THINK.marks)) else None
 
 
 HERMES = ObjectCalls("<tool_call>", "</tool_call>")
@@ -250,7 +241,9 @@ class Notation:
         if "<|channel|>" in template and "<|message|>" in template:
             return cls(channels=True)
         calls = next((form for has, form in _FORMS if all(m in template for m in has)), HERMES)
-        return cls(reasoning_of(template, is_token), calls)
+        marked = (found for mark, found in _REASONINGS if mark in template)
+        reasoning = next(marked, THINK if all(map(is_token, THINK.marks)) else None)
+        return cls(reasoning, calls)
 
     @property
     def always_calls(self) -> bool:

@@ -30,8 +30,7 @@ class Vocabulary:
 
     def __init__(self, vocab: Any) -> None:
         self._vocab = vocab
-        self.piece = piece_reader(vocab, special=True)
-        """The bytes of a token, control tokens included."""
+        self.piece = piece_reader(vocab, special=True)  # of any token, control tokens included
 
     @cached_property
     def control(self) -> Words:

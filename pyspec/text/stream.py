@@ -89,8 +89,9 @@ _SPACE = re.compile(r"\s*")
 
 
 @lru_cache(maxsize=256)
-def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
-    longest = sorted(marks, key=len, reverse=True)
+def any_of(words: tuple[str, ...]) -> re.Pattern[str]:
+    """Return a pattern that matches any of these words, the longest first."""
+    longest = sorted(words, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest)) or r"(?!)")
 
 
@@ -98,8 +99,7 @@ class Scanner:
     """The text that has arrived and is still unread."""
 
     def __init__(self) -> None:
-        self.taken: list[str] | None = None
-        """Receives everything that is read, unchanged, if it is a list."""
+        self.taken: list[str] | None = None  # receives all that is read, unchanged, if it is a list
         self.ended = False
         self._text, self._at = "", 0
 
@@ -146,7 +146,7 @@ class Scanner:
 
     def copy(self, marks: tuple[str, ...], emit: Callable[[str], object]) -> Scan[str]:
         """Emit text as it arrives up to the first mark, and read and return the mark; empty at the end."""
-        pattern = _pattern(marks)
+        pattern = any_of(marks)
         while True:
             match = pattern.search(self._text, self._at)
             # if one mark begins with another, the longer one may still arrive
@@ -168,7 +168,7 @@ class Scanner:
         """
         parts: list[str] = []
         room = MAX_NAME
-        pattern = _pattern(marks)
+        pattern = any_of(marks)
         while True:
             match = pattern.search(self._text, self._at)
             end = match.start() if match else len(self._text) - self._begun(marks)

@@ -34,16 +34,11 @@ from pyspec.text.veil import Veil, unused_digits, veiled, written
 
 log = logging.getLogger("pyspec")
 
-_MARK = re.compile(r"<[^<>\s'\"{}]{1,40}>|\[/?[A-Za-z_]{2,40}\]")
-"""What looks like a mark in a template's source."""
-
+_MARK = re.compile(r"<[^<>\s'\"{}]{1,40}>|\[/?[A-Za-z_]{2,40}\]")  # what looks like a mark
 _MAX_READ = 16  # most marks that are tried one by one, to find those that the template looks for
 PLAINLY = "this model has no chat template: turns are written as plain text, and an answer ends where the next would begin"
-_CONVERSATION = ("messages", "tools")
-# template variables that cannot be set as arguments
-
-_MAX_SHAPES = 256
-# shapes of conversations whose forms are remembered
+_CONVERSATION = ("messages", "tools")  # template variables that cannot be set as arguments
+_MAX_SHAPES = 256  # shapes of conversations whose forms are remembered
 
 READ = "this model's chat template interprets some words that users or tools wrote: it is shown them as plain text"
 

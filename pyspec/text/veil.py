@@ -25,6 +25,7 @@ from typing import Any
 
 from pyspec.errors import InputError
 from pyspec.text.prompts import Rendering, Words
+from pyspec.text.stream import any_of
 
 _DIGITS = 16
 _LEFTOVER = 9  # so many digits of the prefix show that a template has cut a stand-in
@@ -32,11 +33,9 @@ _LEFTOVER = 9  # so many digits of the prefix show that a template has cut a sta
 _ROLES = frozenset(
     ["system", "developer", "user", "assistant", "tool", "function", "model", "ipython", "observation", "context", "documents"]
 )  # fmt: skip
-_OWN = ("system", "developer", "assistant")
-"""Roles whose marks are meant as marks, except those around turns."""
+_OWN = ("system", "developer", "assistant")  # whose marks are meant, but for those around turns
 _TYPES = frozenset(["function", "text", "object", "array", "string", "number", "integer", "boolean", "null"])  # fmt: skip
-_KINDS = {"role": _ROLES, "type": _TYPES}
-"""Words that a template knows, by the key that they stand under."""
+_KINDS = {"role": _ROLES, "type": _TYPES}  # words that a template knows, by their key
 _NOTHING = re.compile(r"(?!)")
 _SAYS = ("content", "reasoning_content", "thinking", "text")
 """Keys of what a template may split at marks in the model's own turns."""
@@ -84,7 +83,7 @@ class Veil:
         edges = control.edges | {word[0] for word in defined}
         self._open_ended, self._parts = control.open_ended, control.joined
         self._around = frozenset(around)
-        self._defined, self._pattern = _any_of(defined), _any_of(edges)
+        self._defined, self._pattern = any_of(tuple(defined)), any_of(tuple(edges))
         self._spared, self._seaming = _NOTHING, True
         codes = [(char, own) for char in sorted(edges) for own in (False, True)]
         self._standing = {key: f"{self._prefix}{code:03d}" for code, key in enumerate(codes, 1)}
@@ -113,7 +112,7 @@ class Veil:
             seams: Whether texts that could be the inside of a control word are broken too.
         """
         self.hid = self.seams = False
-        self._spared, self._seaming = _any_of(spared), seams
+        self._spared, self._seaming = any_of(tuple(spared)), seams
         return {
             key: [turn if turn["role"] == but else self._turn(turn) for turn in part]
             if key == "messages"
@@ -260,8 +259,3 @@ def veiled(veil: Veil, inputs: Mapping[str, Any], plain: str, read: Collection[s
 def written(inputs: Mapping[str, Any]) -> str:
     """Return all that a request has, for looking things up in it."""
     return json.dumps(inputs, ensure_ascii=False, default=str)
-
-
-def _any_of(words: Collection[str]) -> re.Pattern[str]:
-    """Return a pattern that matches any of these words, the longest first."""
-    return re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))) or r"(?!)")

@@ -211,8 +211,7 @@ _BEYOND = re.compile(rb"(?:\xf4[\x90-\xbf]|[\xf5-\xf7][\x80-\xbf])[\x80-\xbf]{2}
 _LOSES = frozenset(["whitespace", "gemma4", "sarvam-moe", "granite-embed-multi-311m"])
 """Expressions after which llama.cpp looks up characters unchanged, and drops those that are no token."""
 
-_PARAGRAPH = re.compile(rb"\n(?=[0-9A-Za-z])")
-"""A position that no match of llama.cpp's word expressions spans."""
+_PARAGRAPH = re.compile(rb"\n(?=[0-9A-Za-z])")  # no match of llama.cpp's words spans it
 
 
 class Pretokenizer:
@@ -269,8 +268,7 @@ class Pretokenizer:
 
 _PIECE_BYTES = 256
 
-_FREED: set[int] = set()
-"""Addresses of vocabularies whose models were closed; objects that read them may still exist."""
+_FREED: set[int] = set()  # addresses of vocabularies of closed models, which objects may still read
 
 
 def forget_vocabulary(vocab: Any) -> None:
