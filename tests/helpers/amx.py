@@ -4,8 +4,6 @@
 extra buffers, as AMX's kernels do when GCC 12 compiled them; a decode of one row does not go there.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import runpy

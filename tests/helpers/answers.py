@@ -1,7 +1,5 @@
 """What the engine's tests ask of a model, and drafters that do as they are told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

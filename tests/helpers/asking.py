@@ -1,7 +1,5 @@
 """Requests to a server under test, whole and in pieces."""
 
-from __future__ import annotations
-
 import json
 import socket
 from contextlib import closing, contextmanager

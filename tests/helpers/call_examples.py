@@ -3,8 +3,6 @@
 Each is (what it is, the answer, its content, its calls as (name, arguments)). The tools are those of `FUNCTIONS`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 Example = tuple[str, str, str, list[tuple[str, dict[str, Any]]]]

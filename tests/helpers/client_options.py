@@ -1,7 +1,5 @@
 """What the tests of other people's programs share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 OPTIONS = {"n_ctx": 1024, "n_threads": 1, "n_threads_batch": 1}

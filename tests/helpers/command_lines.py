@@ -1,7 +1,5 @@
 """Command lines of pages and recipes, read by the real parsers; nothing is run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What these tests ask for, and what they compare of an answer."""
 
-from __future__ import annotations
-
 PROMPT = "abcabd"
 GREEDY = {"temperature": 0.0, "max_tokens": 40}
 CHAT = [{"role": "user", "content": "say abc abc"}]

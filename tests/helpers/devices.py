@@ -1,7 +1,5 @@
 """RPC devices for tests: a process with a processor's memory, or less, that llama.cpp takes for a graphics card."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The same file, the same question and F32 throughout: a random model's text is full of near-ties, which half precision decides.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import ExitStack, closing

@@ -1,7 +1,5 @@
 """Draws of tokens against their joint distribution, which is computed from llama-cpp-python's own rows by definition."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from contextlib import ExitStack, closing, contextmanager

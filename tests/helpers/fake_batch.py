@@ -1,7 +1,5 @@
 """A batch that answers at once, and a way through its files: for tests of what goes in and what comes out."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspec.batch.output import FileRun, open_output

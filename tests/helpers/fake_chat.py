@@ -1,7 +1,5 @@
 """A model of the chat protocol that answers from a list, one character a token."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext

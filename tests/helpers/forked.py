@@ -3,8 +3,6 @@
 The process that forks must not have threads of its own making.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import io
 import json

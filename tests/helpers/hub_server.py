@@ -1,7 +1,5 @@
 """A server on this machine that speaks the hub's protocol: what a repository holds, and its files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What decodes take, known to a policy beforehand."""
 
-from __future__ import annotations
-
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.draft.row_times import expand

@@ -4,8 +4,6 @@
 it and call `build`.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import struct

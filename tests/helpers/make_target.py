@@ -1,7 +1,5 @@
 """A random llama-architecture GGUF: three layers, byte tokens, a chat template; for the recipe's tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

@@ -1,7 +1,5 @@
 """Records and texts made by hand, for tests of what is computed from them."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whether texts follow a language, at the level of masks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

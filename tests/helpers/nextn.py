@@ -1,7 +1,5 @@
 """Drafts that read states, by llama.cpp's own calls alone: what those of the engine are compared with."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator, Sequence

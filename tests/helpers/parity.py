@@ -6,8 +6,6 @@ several rows than for one, and the KV keeps what earlier widths rounded. If the 
 alone explains it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import product

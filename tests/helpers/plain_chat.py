@@ -1,7 +1,5 @@
 """Chats of a plain `llama_cpp.Llama` by our template: the reference of what `SpeculativeLlama` answers."""
 
-from __future__ import annotations
-
 from inspect import signature
 from typing import Any
 

@@ -5,8 +5,6 @@ machine, and sound work would be lost. With PYSPEC_TEST_COSTS=FILE each test add
 itself, and its name.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders as other programs lay them out."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Warnings of Ray about itself, which no test of ours is to fail on."""
 
-from __future__ import annotations
-
 import pytest
 
 OF_RAY = [

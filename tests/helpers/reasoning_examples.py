@@ -3,8 +3,6 @@
 Each is (what it is, the prompt's end, the answer, its reasoning, its content, whether it was cut inside).
 """
 
-from __future__ import annotations
-
 Example = tuple[str, str, str, str, str, bool]
 
 

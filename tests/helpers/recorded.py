@@ -4,8 +4,6 @@ Written from what they sent, and from their documentation and users' reports; te
 path, headers, and body.
 """
 
-from __future__ import annotations
-
 import json
 
 PATH_SCHEMA = {

@@ -1,7 +1,5 @@
 """Tiny models whose template is of a family, and answers that a grammar makes them say."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from zlib import crc32

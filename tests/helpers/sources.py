@@ -1,7 +1,5 @@
 """The package's own sources."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]

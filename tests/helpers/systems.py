@@ -1,7 +1,5 @@
 """What not every system has. Tests of it are collected everywhere, and skipped, never passed, where it is missing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A page in headless Chromium, driven through its own debugging protocol."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import http.client

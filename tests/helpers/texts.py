@@ -1,7 +1,5 @@
 """A slow twin of the index of texts: it searches them anew for each token."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 

@@ -4,8 +4,6 @@ Ids 0..2 are `<unk>`, `<s>` and `</s>`; the rest are one letter each, so `tokeni
 rows of the output matrix are zero, so they are hardly ever an argmax; a test that wants an end names another id.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ Which tensors there are, and their shapes, llama.cpp itself says: it is given th
 its own, since it ends that for headers that do not suit it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -4,8 +4,6 @@ The pass follows the paper (arXiv 2602.06036): the target's states become keys a
 sees them and itself. It shares no line with the engine: all positions anew for every block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

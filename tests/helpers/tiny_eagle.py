@@ -3,8 +3,6 @@
 The pass follows the paper's form (arXiv 2503.01840) and shares no line with the engine: all positions anew for every token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A tiny random Gemma 4, and assistants for it, which look into its KV."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

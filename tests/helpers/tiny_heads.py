@@ -1,7 +1,5 @@
 """A tiny random file of an architecture with next-token heads (MTP): `tiny_archs`' with layers more, which are the heads."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A random projector of a few kilobytes, which turns an image into four rows of a tiny model's inputs."""
 
-from __future__ import annotations
-
 import base64
 import struct
 from pathlib import Path

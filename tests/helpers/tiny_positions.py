@@ -1,7 +1,5 @@
 """Tiny random models with a table of learned positions, as GPT-2 (a decoder) and BERT (an embedder) have one."""
 
-from __future__ import annotations
-
 from helpers.make_gguf import BOOL, F32, U32, Gguf, Tensor, floats, tiny_llama
 
 WIDTH = 32

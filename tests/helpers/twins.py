@@ -1,7 +1,5 @@
 """Slow twins of the C kernels: numpy in double precision, written from the definitions and from nothing else."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Waiting for a fact rather than for a time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

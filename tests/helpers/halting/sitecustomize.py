@@ -3,8 +3,6 @@
 Python imports this at its start where the folder is on PYTHONPATH; a fork calls `halt`. What tests settle holds there as well.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable
