@@ -250,8 +250,13 @@ class Batch:
                 if ended:
                     self._pair.keep_now_and_then()
                 yield from ended
-                if scheduler.outgrown:
-                    self._outgrow(scheduler.waiting.answers)
+                if (
+                    scheduler.outgrown
+                ):  # larger contexts are for the waiting answers, none of which fits
+                    self._close_contexts()
+                    self._add(scheduler.waiting.answers)
+                    if self._cancelled:  # while there was no engine to cancel
+                        raise Cancelled("the batch was cancelled")
         finally:
             self._seconds += perf_counter() - start
             if self._scheduler is not None:
@@ -313,13 +318,6 @@ class Batch:
     def _room(self) -> int:
         """KV cells that memory holds for the default of `parallel`, measured before the first contexts are created."""
         return STEP * memory_for(self.target, STEP, self._models.beside(self._side_options))
-
-    def _outgrow(self, answers: Sequence[Answer]) -> None:
-        """Create larger contexts for the waiting answers, none of which fits the present ones."""
-        self._close_contexts()
-        self._add(answers)
-        if self._cancelled:  # while there was no engine to cancel
-            raise Cancelled("the batch was cancelled")
 
     def _close_contexts(self) -> None:
         if self._contexts is not None:

@@ -195,13 +195,6 @@ def _answer(answerer: Any, run: FileRun) -> int:
 # -- progress and summary ----------------------------------------------------------------------------------------------
 
 
-def _rate(summary: RunProgress, seconds: float) -> str:
-    rate = f"{summary.tokens / max(1e-3, seconds):.1f} tokens/s"
-    if not summary.verified:
-        return rate
-    return f"{rate}, accepted {100 * summary.accepted / summary.verified:.0f} %"
-
-
 @contextmanager
 def batch_progress(
     summary: RunProgress, console: Console | None = None, most: int | None = None
@@ -220,7 +213,9 @@ def batch_progress(
             if result.error is not None:
                 failed += 1
                 _say_failure(console, result, failed, most)
-            rate = _rate(summary, monotonic() - start)
+            rate = f"{summary.tokens / max(1e-3, monotonic() - start):.1f} tokens/s"
+            if summary.verified:
+                rate += f", accepted {100 * summary.accepted / summary.verified:.0f} %"
             show(summary.records - summary.left, summary.records, f"records, {rate}")
 
         yield report

@@ -106,7 +106,9 @@ def chat(
             talk.screen.note("reading one message from stdin; Ctrl-D ends it")
     with terminal_kept() if on_terminal else nullcontext():
         if on_terminal:
-            _greet(talk)
+            judged = f", companion {model.companion}" if model.companion != "none" else ""
+            talk.screen.note(f"pyspec {__version__}: {model.name}, draft {model.draft}{judged}")
+            talk.screen.note("/help lists the commands, Ctrl-D quits")
         talk.suggest()
         if (path := options.saved or resumed) is not None:
             execute(talk, f"/load {path}")
@@ -118,10 +120,3 @@ def chat(
             talk.screen.note(f"this chat is saved; {others}")
     model.close()
     return code
-
-
-def _greet(talk: Chat) -> None:
-    model = talk.model
-    companion = f", companion {model.companion}" if model.companion != "none" else ""
-    talk.screen.note(f"pyspec {__version__}: {model.name}, draft {model.draft}{companion}")
-    talk.screen.note("/help lists the commands, Ctrl-D quits")

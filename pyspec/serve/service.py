@@ -123,7 +123,7 @@ class Service:
         self._room_for(self._preparing + 1)
         self._preparing += 1
         try:
-            return await self._loop.run_in_executor(self._pool(size), self._checked, body, name)
+            return await self._loop.run_in_executor(self._pool(size), self._answers, body, name)
         finally:
             self._preparing -= 1
 
@@ -232,22 +232,19 @@ class Service:
 
     # -- in any thread -----------------------------------------------------------------------------
 
-    def _checked(self, body: Any, name: str) -> list[Answer]:
-        """A request's answers, their grammar checked. Raises InputError."""
-        answers = self._answers(body, name)
-        if answers[0].options.grammar is not None:
-            check_constraint(answers[0].options.grammar, self.batch.target)
-        return answers
-
     def _counted(self, body: bodies.Body) -> int:
         return sum(map(self.batch.maker.count, bodies.records_of(body, "count")))
 
     def _answers(self, body: Any, name: str) -> list[Answer]:
+        """A request's answers, their grammar checked. Raises InputError."""
         alternatives = body.alternatives
         if alternatives is not None and not 0 <= alternatives <= 20:
             raise OptionError(f"{alternatives} likeliest tokens were asked for", "use 0 to 20")
         wanted = [each for each in bodies.records_of(body, name) for _ in range(body.answers)]
-        return [self._answer(record, body, i) for i, record in enumerate(wanted)]
+        answers = [self._answer(record, body, i) for i, record in enumerate(wanted)]
+        if (grammar := answers[0].options.grammar) is not None:
+            check_constraint(grammar, self.batch.target)
+        return answers
 
     def _answer(self, record: Record, body: Any, i: int) -> Answer:
         """Answer i of a request. Answers have different noise, though the request or the server names one seed."""

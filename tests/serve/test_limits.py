@@ -77,9 +77,9 @@ def together(server, data, n):
 def test_a_burst_of_agents_waits_in_the_queue(server, monkeypatch):
     """All that it holds are prepared in their turn, whatever tools they bring; more get 429."""
     service, free = server.app.state.fleet.default, threading.Event()
-    checked = Service._checked
+    checked = Service._answers
     patched = lambda *given: free.wait(DEADLINE_S) and checked(*given)  # noqa: E731
-    monkeypatch.setattr(Service, "_checked", patched)
+    monkeypatch.setattr(Service, "_answers", patched)
     most = 64 + 4
     with together(server, body(tools=TOOLS, max_tokens=1), most):
         wait(lambda: service._preparing == most)

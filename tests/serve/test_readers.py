@@ -202,13 +202,13 @@ def held(monkeypatch):
     """Holds requests back before they are understood, as one whose model is loaded; set, it lets them go."""
     from pyspec.serve.service import Service
 
-    go, checked = threading.Event(), Service._checked
+    go, checked = threading.Event(), Service._answers
 
     def slow(service, asked, name):
         assert go.wait(DEADLINE_S)
         return checked(service, asked, name)
 
-    monkeypatch.setattr(Service, "_checked", slow)
+    monkeypatch.setattr(Service, "_answers", slow)
     yield go
     go.set()
 
