@@ -154,8 +154,7 @@ class _Reader:
         self._text, self._at, self._depth = text, 0, 0
         self._names: dict[str, str] = {}
         self._rules: dict[str, str] = {}
-        self._needs: dict[str, set[str]] = {}
-        """Names in each rule; a later rule of its name replaces it."""
+        self._needs: dict[str, set[str]] = {}  # names in each rule; a later one replaces it
         self._seen: set[str] = set()
         self._n_groups = self._n_characters = 0
 

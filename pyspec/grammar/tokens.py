@@ -56,11 +56,9 @@ class ByteVocabulary:
 
     def __init__(self, vocab: Any) -> None:
         self.n: int = llama_cpp.llama_vocab_n_tokens(vocab)  # tokens of the model
-        self.ends = [t for t in range(self.n) if llama_cpp.llama_vocab_is_eog(vocab, t)]
-        """Tokens that end an answer."""
-        self.begun: OrderedDict[str, LLMatcher] = OrderedDict()
-        """Matchers at their beginning, by grammar. `lock` guards them."""
-        self.lock = threading.Lock()
+        self.ends = [t for t in range(self.n) if llama_cpp.llama_vocab_is_eog(vocab, t)]  # answers
+        self.begun: OrderedDict[str, LLMatcher] = OrderedDict()  # matchers, by grammar
+        self.lock = threading.Lock()  # guards them
         self.nested: dict[bytes, bool] = {}  # how the model last wrote JSON, as in `Spacing`
         self.piece = piece_reader(vocab, special=True)
         tokens = all_pieces(vocab)
@@ -129,8 +127,8 @@ class Spacing:
 
     before: bytes = b""  # the last character that is no space
     space: bytes = b""  # the spaces since then
+    # whether each open object or list has its parts on lines
     lines: list[bool] = field(default_factory=list)
-    """Whether each open object or list has its parts on lines."""
     nested: dict[bytes, bool] = field(default_factory=dict)
     """Whether the last objects and lists had, by the character that opens them."""
     unit: bytes = b"  "  # one level's indent

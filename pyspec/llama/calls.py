@@ -82,8 +82,8 @@ class Completion:
     sampling: Mapping[str, Any]  # fields of `Sampling` that `generate` has no arguments for
     criteria: Any
     reason: str | None = None  # why the answer ended; None if llama-cpp-python knows
+    # what its `generate` returned, None before; a weak reference, since it ends when that loop lets go of it
     answer: ref[IdStream] | None = None
-    """What its `generate` returned, None before; as a weak reference, since it ends when that loop lets go of it."""
 
     def close(self) -> None:
         """Put the answer away, whoever still holds it."""

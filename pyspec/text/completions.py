@@ -47,7 +47,6 @@ class ChatCompletion:
             tools = []
         messages = from_outside(given["messages"])
         self.prompt: list[int] = llm.template.prompt(messages, tools=tools, arguments=arguments)
-        """Its tokens."""
         left, wanted = tools_left([each["function"] for each in tools], choice if tools else None)
         known = {each["name"]: each.get("parameters") for each in left}
         stops = [*([stop] if isinstance(stop, str) else stop or ()), *llm.template.stop]
