@@ -184,11 +184,8 @@ def test_answers_teach_those_that_are_drawn_as_they_are(open_batch, tiny_draft, 
 
 
 def test_a_record_says_how_it_speculates(open_batch, tiny_ascii):
-    asked = {
-        "off": {"enabled": False},
-        "loose": {"verify": "margin", "gap": 9, "theta": 0},
-        "own": {},
-    }
+    loose = {"verify": "margin", "gap": 9, "theta": 0}
+    asked = {"off": {"enabled": False}, "loose": loose, "own": {}}
     usual = {"prompt": "ab" * 8, "max_tokens": 30}
     records = [
         Record(id=name, speculation=SpeculationBody(**how), **usual) for name, how in asked.items()

@@ -13,13 +13,8 @@ F32 = 0
 
 
 def test_types_and_batches_are_those_asked_for(open_batch, tiny_draft):
-    asked = {
-        "type_k": F32,
-        "type_v": F32,
-        "n_batch": 700,
-        "n_ubatch": 100,
-        "rope_freq_base": 5000.0,
-    }
+    asked = {"type_k": F32, "type_v": F32, "n_batch": 700, "n_ubatch": 100}
+    asked["rope_freq_base"] = 5000.0
     batch = open_batch(draft=tiny_draft, draft_type_k=F32, **asked)
     assert [result.error for result in batch.run(["ab", "cd"])] == [None] * 2
     assert {name: getattr(batch.target.context_params, name) for name in asked} == asked

@@ -9,24 +9,16 @@ import pytest
 from pyspec.batch import Batch, Record, Settings
 
 PROMPTS = [
-    "Name three colours.",
-    "What is 2 + 3?",
-    "Say hello in French.",
-    "Write one line about rain.",
-]
+    "Name three colours.", "What is 2 + 3?", "Say hello in French.", "Write one line about rain.",
+]  # fmt: skip
 NEAR = 0.5
 """Nats. Kernels for one row and for many round differently, and the Q4_1 file's rounding reaches tenths."""
 
 
 def answers(path, parallel, prompts, tokens):
     """Token ids of each prompt, and the answer's text."""
-    options = {
-        "draft": "none",
-        "companion": "none",
-        "n_ctx": 256,
-        "n_threads": 1,
-        "n_threads_batch": 1,
-    }
+    options = {"draft": "none", "companion": "none", "n_ctx": 256}
+    options |= {"n_threads": 1, "n_threads_batch": 1}
     with Batch(path, parallel=parallel, settings=Settings(max_tokens=tokens), **options) as batch:
         records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(prompts)]
         asked = [batch.maker.make(i, record).tokens for i, record in enumerate(records)]

@@ -36,11 +36,8 @@ def test_output_is_in_the_order_of_the_inputs(go, lines, tmp_path, read):
     assert [line["text"] for line in read()] == ["A", "B", "", "D", "E"]
     assert read()[2]["error"] == {"type": "InputError", "message": "bad"}
     assert (summary.done, summary.failed) == (5, 1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "in.txt",
-        "out.jsonl",
-        "out.jsonl.journal",
-    ]
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert found == ["in.txt", "out.jsonl", "out.jsonl.journal"]
 
 
 @pytest.mark.parametrize(("stop_after", "answered"), [(1, 1), (3, 2), (5, 4)])

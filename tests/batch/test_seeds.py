@@ -38,10 +38,9 @@ def test_a_line_of_output_has_the_seed(open_batch, form):
 
 
 SHAPES = [
-    {},
-    {"dry_multiplier": 1.0, "dry_penalty_last_n": -1},
+    {}, {"dry_multiplier": 1.0, "dry_penalty_last_n": -1},
     {"xtc_probability": 0.5, "xtc_threshold": 0.05, "dynatemp_range": 0.5},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -40,14 +40,11 @@ def ask(
 
 def flatten(steps: list[Step]) -> Answer:
     tokens = [token for step in steps for token in step.tokens]
-    return Answer(
-        [token.id for token in tokens],
-        "".join(token.source.label[0] for token in tokens),
-        [token.gap for token in tokens],
-        [token.preferred for token in tokens],
-        steps,
-        steps[-1].finish_reason if steps else None,
+    ids, gaps, preferred = (
+        [getattr(t, what) for t in tokens] for what in ("id", "gap", "preferred")
     )
+    flags = "".join(token.source.label[0] for token in tokens)
+    return Answer(ids, flags, gaps, preferred, steps, steps[-1].finish_reason if steps else None)
 
 
 def drafted(llm: Any, n: int) -> tuple[list[int], list[float]]:

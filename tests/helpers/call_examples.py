@@ -195,11 +195,8 @@ DEEPSEEK: list[Example] = [
     _same("no call", f"{_ALL} is a mark"),
 ]  # fmt: skip
 
-_KIMI, _KIMI_ARGS, _KIMI_END = (
-    "<|tool_call_begin|>",
-    "<|tool_call_argument_begin|>",
-    "<|tool_call_end|>",
-)
+_KIMI, _KIMI_ARGS = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
+_KIMI_END = "<|tool_call_end|>"
 _KIMI_ALL, _KIMI_ALL_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 
 KIMI: list[Example] = [

@@ -6,11 +6,8 @@ CHAT = [{"role": "user", "content": "say abc abc"}]
 
 
 def stable(result):
-    return {
-        key: value
-        for key, value in result.items()
-        if key not in ("id", "created", "speculation", "model")
-    }
+    own = {"id", "created", "speculation", "model"}
+    return {key: value for key, value in result.items() if key not in own}
 
 
 def completed(llm, prompt=PROMPT, **options):

@@ -94,14 +94,8 @@ class FakeModel:
                 )
                 source = Source.ACCEPTED if char.isdigit() else source
                 relaxed = source is Source.RELAXED
-                said.append(
-                    Token(
-                        ord(char),
-                        source,
-                        0.25 if relaxed else 0.0,
-                        ord("-") if relaxed else ord(char),
-                    )
-                )
+                gap, preferred = (0.25, "-") if relaxed else (0.0, char)
+                said.append(Token(ord(char), source, gap, ord(preferred)))
                 if self.cancel_after == number + 1:
                     self.cancel()
                 yield Piece((said[-1],), parts=[AnswerPart("content", char)])

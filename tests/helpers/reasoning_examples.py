@@ -42,11 +42,8 @@ GEMMA: list[Example] = [
     ("cut", "", f"{_SAID}Hm", "Hm", "", True),
     ("cut in the second", "", f"{_SAID}Hm.<channel|>Yes.{_SAID}O", "Hm.\n\nO", "Yes.", True),
 ]  # fmt: skip
-_THINKS, _SAYS, _NEXT = (
-    "<|channel|>analysis<|message|>",
-    "<|channel|>final<|message|>",
-    "<|start|>assistant",
-)
+_THINKS, _SAYS = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+_NEXT = "<|start|>assistant"
 CHANNELS: list[Example] = [
     ("marked", _NEXT, f"{_THINKS}Hm.<|end|>{_NEXT}{_SAYS}Yes.<|return|>", "Hm.", "Yes.", False),
     (

@@ -50,11 +50,9 @@ def _vocabulary(
     kinds = [kind.UNKNOWN, kind.CONTROL, kind.CONTROL, *[kind.NORMAL] * (len(tokens) - 3)]
     kinds += [kind.CONTROL] * len(marks)
     say(writer, tokenizer_model="llama", token_list=all_tokens, token_types=kinds)
-    say(
-        writer,
-        token_scores=[0.0] * len(all_tokens),
-        **({} if bos is None else {"bos_token_id": bos}),
-    )
+    say(writer, token_scores=[0.0] * len(all_tokens))
+    if bos is not None:
+        writer.add_bos_token_id(bos)
     say(writer, eos_token_id=eos, unk_token_id=0, add_space_prefix=False)
     say(writer, add_bos_token=adds[0], add_eos_token=adds[1])
 

@@ -155,16 +155,12 @@ def test_events_come_in_the_order_that_clients_need(client, script_all):
 
 
 def test_no_token_may_be_asked_for(client):
-    """Clients ask so where a service is to read a prompt before it is needed."""
-    none = ask(client, "go there", max_tokens=0)
-    assert (none.content, none.stop_reason, none.usage.output_tokens) == ([], "max_tokens", 0)
-    raw = list(client.messages.create(**asked("go there", max_tokens=0), stream=True))
-    assert [e.type for e in raw] == ["message_start", "message_delta", "message_stop"]
-
-
-def test_what_was_read_for_no_token_is_read(client):
+    """Clients ask so where a service is to read a prompt before it is needed; it is read then."""
     prompt = "go there, and there, and everywhere"
-    ask(client, prompt, max_tokens=0)
+    none = ask(client, prompt, max_tokens=0)
+    assert (none.content, none.stop_reason, none.usage.output_tokens) == ([], "max_tokens", 0)
+    raw = list(client.messages.create(**asked(prompt, max_tokens=0), stream=True))
+    assert [e.type for e in raw] == ["message_start", "message_delta", "message_stop"]
     usage = ask(client, prompt, max_tokens=1).usage
     assert usage.cache_read_input_tokens > len(prompt)
     assert usage.input_tokens == 1
@@ -238,13 +234,11 @@ def test_a_deferred_tool_is_there_once_the_client_has_found_it():
 
 
 def test_a_call_that_was_cut_is_not_made(client, script_all):
-    answer = ask(client, says=scripted.CALL, tools=[TOOL], max_tokens=45)
+    """Its words are text. A stream says so as Anthropic's own do: a block has begun, with a part of its input."""
+    how = asked(says=scripted.CALL, tools=[TOOL], max_tokens=45)
+    answer = client.messages.create(**how)
     assert ([b.type for b in answer.content], answer.stop_reason) == (["text"], "max_tokens")
-
-
-def test_a_call_that_was_cut_while_it_was_streamed_says_so(client, script_all):
-    """As Anthropic's own streams do: its block has begun, has a part of the input, and the message came to its limit."""
-    how = asked(says=scripted.CALL, tools=[TOOL], tool_choice={"type": "any"}, max_tokens=45)
+    how["tool_choice"] = {"type": "any"}
     with client.messages.stream(**how) as stream:
         answer = stream.get_final_message()
     (block,) = answer.content

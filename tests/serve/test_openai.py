@@ -35,6 +35,9 @@ def real(serve_all, smollm2):
 def test_models(client):
     (model,) = client.models.list().data
     assert (model.id, model.meta["n_vocab"] > 32) == ("tiny", True)
+    assert client.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-4")
 
 
 def test_chat(client):
@@ -133,15 +136,19 @@ def test_a_seed_gives_one_text_whether_its_prompt_is_read_or_kept(client):
 def test_ids_and_descriptions_may_be_null(client):
     function = {"name": "add", "description": None, "parameters": None}
     call = {"id": None, "type": "function", "function": {"name": "add", "arguments": "{}"}}
-    turns = [
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": None, "content": "1"},
-    ]
     tools = [{"type": "function", "function": function}]
-    asked = {"model": "tiny", "messages": turns, "tools": tools, "max_tokens": 4}
-    answer = client.chat.completions.create(tool_choice="none", **asked)
+    answer = after(client, call, tools=tools, tool_choice="none")
     assert answer.usage.completion_tokens == 4
+
+
+def after(client, call, **options):
+    """What is said once a call has its result."""
+    turns = [
+        {"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "1"},
+    ]  # fmt: skip
+    asked = {"model": "tiny", "messages": turns, "max_tokens": 4, **options}
+    return client.chat.completions.create(**asked)
 
 
 JOINED = "a👩‍👧é👍🏽."
@@ -212,12 +219,6 @@ def test_numbers_that_mean_something_to_others(client):
     assert chat(client, max_tokens=-1, stop=None).usage.total_tokens >= 1024
 
 
-def test_one_model(client):
-    assert client.models.retrieve("tiny").id == "tiny"
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("gpt-4")
-
-
 @pytest.mark.parametrize("base", ["", "/v1"])
 def test_an_address_without_v1_means_the_same(server, base):
     """As llama-server has it: programs are told either."""
@@ -281,14 +282,7 @@ def test_tool_that_may_be_called(client):
     answer = chat(client, tools=[TOOL], max_tokens=10).choices[0]
     assert (answer.message.tool_calls, len(answer.message.content) > 0) == (None, True)
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
-    messages = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": "2"},
-    ]
-    asked = {"messages": messages, "tools": [TOOL], "max_tokens": 4}
-    answer = client.chat.completions.create(model="tiny", **asked)
-    assert answer.usage.completion_tokens == 4
+    assert after(client, call, tools=[TOOL]).usage.completion_tokens == 4
 
 
 FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": scripted.DIGIT}}

@@ -117,22 +117,18 @@ def loaded(path):
     return batch, ServerSettings("second")
 
 
-def test_a_single_model_needs_no_choice(serve, browser):
+def test_a_key_is_asked_for(serve, browser):
+    """A single model needs no choice meanwhile."""
     tab = browser(serve(key="secret").url)
     assert tab.evaluate("[$('which').hidden, 'model' in JSON.parse(request([]))]") == [True, False]
-    tab.evaluate("$('key').value = 'secret', $('key').dispatchEvent(new Event('change')), 0")
-    tab.until("document.title === 'tiny'")
-    assert tab.evaluate("$('which').hidden")
-
-
-def test_errors_are_shown(serve, browser):
-    tab = browser(serve(key="secret").url)
     say(tab, "hello")
-    shown = tab.until("document.querySelector('.error')?.textContent")
-    assert "API key" in shown
-    tab.evaluate("document.getElementById('key').value = 'secret'")
+    assert "API key" in tab.until("document.querySelector('.error')?.textContent")
+    tab.evaluate("$('key').value = 'secret'")
     say(tab, "hello")
     tab.until(f"{SPANS}.length > 0")
+    tab.evaluate("$('key').dispatchEvent(new Event('change')), 0")
+    tab.until("document.title === 'tiny'")
+    assert tab.evaluate("$('which').hidden")
 
 
 def shown(tab):

@@ -57,11 +57,8 @@ def test_a_history_with_calls_of_custom_tools_is_read():
     turn = {"role": "assistant", "content": None, "tool_calls": [custom, plain]}
     _, told, done = record_of(turn, result).messages
     first, second = told["tool_calls"]
-    assert first == {
-        "id": "1",
-        "type": "function",
-        "function": {"name": "patch", "arguments": '{"input": "a\\"ö"}'},
-    }
+    function = {"name": "patch", "arguments": '{"input": "a\\"ö"}'}
+    assert first == {"id": "1", "type": "function", "function": function}
     assert (second, done) == (plain, result)
 
 

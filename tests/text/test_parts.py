@@ -53,12 +53,8 @@ def test_a_journal_of_an_earlier_version_reads_as_the_same():
 
 @pytest.fixture
 def of_a_batch(tiny_ascii):
-    how = {
-        "n_ctx": 256,
-        "parallel": 1,
-        "n_threads": 1,
-        "settings": Settings(max_tokens=12, raw=True),
-    }
+    how = {"settings": Settings(max_tokens=12, raw=True)}
+    how |= {"n_ctx": 256, "parallel": 1, "n_threads": 1}
     with Batch(str(tiny_ascii), draft="lookup", **how) as batch:
         (result,) = batch.run(["hello"])
     return result
