@@ -56,7 +56,7 @@ class ByteVocabulary:
 
     def __init__(self, vocab: Any) -> None:
         self.n: int = llama_cpp.llama_vocab_n_tokens(vocab)  # tokens of the model
-        self.ends = [t for t in range(self.n) if llama_cpp.llama_vocab_is_eog(vocab, t)]  # answers
+        self.ends = [t for t in range(self.n) if llama_cpp.llama_vocab_is_eog(vocab, t)]
         self.begun: OrderedDict[str, LLMatcher] = OrderedDict()  # matchers, by grammar
         self.lock = threading.Lock()  # guards them
         self.nested: dict[bytes, bool] = {}  # how the model last wrote JSON, as in `Spacing`
