@@ -8,6 +8,9 @@ from msgspec.structs import astuple
 from pyspec.draft.types import MEMORY
 from pyspec.errors import OptionError
 
+_LEAST = (
+    0.1  # tokens a round that a gain has to exceed: of that size is what the curve does not know
+)
 _PRIOR_WEIGHT = 3.0  # observed rounds that a prior expectation counts for
 _TRIAL = 6  # rounds of a trial
 _RATE = 0.008  # share of the tokens since the last trial that the next one may lose
@@ -76,7 +79,7 @@ class UseSwitch:
             left: tokens that the sequence may still have.
         """
         gain = self.gain(expected)
-        if gain * left / self._pace(gain) > cost:  # it pays
+        if gain > _LEAST and gain * left / self._pace(gain) > cost:  # it pays
             return True
         if self._trial.get(seq, 0) > 0:  # a trial goes on
             self._trial[seq] -= 1

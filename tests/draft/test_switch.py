@@ -119,3 +119,9 @@ def test_what_is_gained_of_the_tokens_is_a_share(rounds, expected):
     for gain, tokens in rounds:
         switch.used(gain, tokens)
     assert 0.0 <= switch.share(expected) < 1.0
+
+
+def test_a_gain_within_what_rounds_cost_beside_the_curve_is_left():
+    switch = UseSwitch()
+    assert not switch.on(0, 0.09, 0.5, 200.0)
+    assert switch.on(0, 0.11, 0.5, 200.0)
