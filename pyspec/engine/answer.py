@@ -26,7 +26,7 @@ from pyspec.text.parts import (
 )
 
 
-@dataclass
+@dataclass(eq=False)  # each is one of its own: what is asked for twice is answered twice
 class Answer:
     """What a record asks for, and what came of it so far. Waits in a queue, then runs on a sequence."""
 

@@ -1,12 +1,13 @@
 """What is kept of texts whose sequence others took, for whom, and how much of it; and which waiting job goes next."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from pyspec.engine.answer import AnswerQueue
+from pyspec.engine.answer import Answer, AnswerQueue
 from pyspec.engine.handle import Role
 from pyspec.engine.kept import MIB, ParkedTexts, room_for_parked
+from pyspec.engine.options import AnswerOptions
+from pyspec.requests.records import Record
+from pyspec.text.answer import AnswerReader
 
 
 class Held:
@@ -78,8 +79,20 @@ def queue(*needs, **options):
     """Jobs of these many cells in the order of their coming, for one slot."""
     made = AnswerQueue(100, 1, **options)
     for index, need in enumerate(needs):
-        made.add(SimpleNamespace(alone=False, need=need, index=index))
+        record, reader = Record(id=f"{index}", prompt="a"), AnswerReader(lambda _: b"")
+        made.add(Answer(index, record, [1], AnswerOptions(), reader, need))
     return made
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_cancelled_one_leaves_the_queue_wherever_it_stands(at):
+    """None of them has begun, so not all that they will have can be compared."""
+    made = queue(10, 10, 10)
+    others = [*made.answers]
+    gone = others.pop(at)
+    gone.cancelled = True
+    assert made.take_ended(reads=True) == [gone]
+    assert made.answers == others
 
 
 @pytest.mark.parametrize(("in_order", "first"), [(False, 50), (True, 10)])
