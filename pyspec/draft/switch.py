@@ -84,7 +84,7 @@ class UseSwitch:
         if self._trial.get(seq, 0) > 0:  # a trial goes on
             self._trial[seq] -= 1
             return True
-        if not self._spend(cost + _TRIAL * max(0.0, -gain), left):
+        if not self._spend(cost + _TRIAL * max(0.0, _LEAST - gain), left):
             return False
         self._trial[seq] = _TRIAL - 1
         return True

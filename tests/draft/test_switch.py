@@ -125,3 +125,7 @@ def test_a_gain_within_what_rounds_cost_beside_the_curve_is_left():
     switch = UseSwitch()
     assert not switch.on(0, 0.09, 0.5, 200.0)
     assert switch.on(0, 0.11, 0.5, 200.0)
+
+
+def test_a_trial_of_a_gain_that_is_too_small_has_to_be_earned():
+    assert not UseSwitch().on(0, 0.09, 0.0, 200.0)
