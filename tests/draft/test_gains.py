@@ -278,7 +278,7 @@ def test_drafting_costs_more_where_rounds_with_drafts_win():
     """A ms could go into the next round with drafts: floors rise once such rounds have won, with the same curve and table."""
     table = expand({1: 10.0, 2: 12.0, 16: 40.0})
     floors = []
-    for won in (0.0, 2.0):
+    for won in (0.2, 2.0):
         policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.1 * t for t in table], table))
         for _ in range(20):
             policy._drafting[0].used(won, 3.0)
