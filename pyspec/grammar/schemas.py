@@ -174,7 +174,7 @@ def _check_depth(schema: Any) -> None:
 
 @cache
 def _takes_spaces() -> bool:
-    """Whether this llguidance takes a pattern of spaces. Without one there are none: a model may write them for ever."""
+    """Whether this llguidance takes a pattern of spaces. Without one, only `,` and `:` have one: more might never end."""
     major, minor = version("llguidance").split(".")[:2]
     return (int(major), int(minor)) >= (1, 9)
 
@@ -188,7 +188,7 @@ def _written(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
     }
     if not _takes_spaces():
         options.pop("whitespace_pattern")
-        options["whitespace_flexible"] = False
+        options |= {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
     text = json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
     literal(text)  # which refuses what is not Unicode
     return text

@@ -295,9 +295,10 @@ def read_again():
 
 @pytest.mark.usefixtures("read_again")
 @pytest.mark.parametrize(("found", "spaces"), [("1.5.0", False), ("1.9.1", True), ("1.10.0", True)])
-def test_an_old_llguidance_writes_no_spaces(monkeypatch, found, spaces):
-    """It knows no pattern of them, and would let a model write them for ever."""
+def test_an_old_llguidance_writes_spaces_between_parts_alone(monkeypatch, found, spaces):
+    """It knows no pattern of them, and would let a model write them for ever. Calls have them there in most families."""
     monkeypatch.setattr(schemas, "version", lambda _: found)
     options = json.loads(schemas._written({"type": "object"}))["x-guidance"]
     assert ("whitespace_pattern" in options) is spaces
     assert options.get("whitespace_flexible", True) is spaces
+    assert ("key_separator" in options) is not spaces
