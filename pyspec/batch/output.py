@@ -85,7 +85,7 @@ class OutputFiles:
             journal.sync()
 
         try:
-            write_whole(path, noted())
+            write_whole(path, noted(), replace=self.signatures[path] is not None)
         except FileExistsError:
             what = f"{as_text(path)} appeared or changed while the batch ran and is not overwritten"
             hint = "move it away and run the same command again: all records are in the journal"

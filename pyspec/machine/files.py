@@ -114,10 +114,11 @@ def size_of(path: Path) -> int:
 # -- atomic writes -----------------------------------------------------------------------------------------------------
 
 
-def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
+def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) -> None:
     """Write a temporary file in the same folder, and rename it once it is complete and on the disk.
 
-    Raises OSError, also for an invalid name, or one of a device or pipe, which is left alone.
+    Raises OSError, also for an invalid name, or one of a device or pipe, which is left alone. With replace False, raises
+    FileExistsError if the name is taken, even if it was taken meanwhile.
     """
     if "\0" in str(path):
         raise OSError(errno.EINVAL, "its name has a NUL byte", str(path))
@@ -131,12 +132,27 @@ def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
                 out.write(chunk)
             out.flush()
             os.fsync(out.fileno())
-        Path(temporary).replace(path)
+        _take_name(Path(temporary), path, replace=replace)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(temporary).unlink()
         raise
     _sync_folder(path.parent)
+
+
+def _take_name(temporary: Path, path: Path, *, replace: bool) -> None:
+    if not replace:
+        try:
+            os.link(temporary, path)  # fails if the name is taken; a rename would not
+        except FileExistsError:
+            raise
+        except OSError:  # no links on this file system: check, then rename
+            if os.path.lexists(path):
+                raise FileExistsError(17, "File exists", str(path)) from None
+        else:
+            temporary.unlink()
+            return
+    temporary.replace(path)
 
 
 def _sync_folder(folder: Path) -> None:

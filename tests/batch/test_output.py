@@ -14,6 +14,7 @@ from pyspec.batch.journal import changed_settings
 from pyspec.batch.output import open_output, output_line
 from pyspec.batch.reading import Reading
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
+from pyspec.machine.files import write_whole
 from pyspec.text.parts import RecordResult
 
 
@@ -153,6 +154,21 @@ def test_file_that_appears_meanwhile_is_kept(go, lines, tmp_path, out):
     path.unlink()
     fake, _ = go([lines], out)
     assert (fake.asked, path.exists()) == ([], True)
+
+
+def test_file_that_appears_at_the_last_moment_is_kept(tmp_path, monkeypatch):
+    """Between looking and taking the name: a link fails where the name is taken."""
+    path = tmp_path / "out"
+    link = os.link
+
+    def late(source, target):
+        path.write_text("mine")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", late)
+    with pytest.raises(FileExistsError):
+        write_whole(path, [b"ours"], replace=False)
+    assert (path.read_text(), len(list(tmp_path.iterdir()))) == ("mine", 1)
 
 
 def test_foreign_text_file_is_refused_before_anything_is_asked(go, lines, tmp_path):
