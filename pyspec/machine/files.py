@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import logging
 import os
 import re
 import stat
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,8 +19,6 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
 import msgspec
-import platformdirs
-from filelock import FileLock, Timeout
 
 from pyspec.errors import FetchError, InputEncoding, ModelNotFound, ModelUnreadable, OptionError
 
@@ -124,6 +120,8 @@ def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) ->
         raise OSError(errno.EINVAL, "its name has a NUL byte", str(path))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+    import tempfile  # noqa: PLC0415 - it and hashlib take 5 ms, and a question to a server needs neither
+
     prefix = f".{path.name[:32]}."  # all of a long name would be too long with what follows
     handle, temporary = tempfile.mkstemp(prefix=prefix, dir=path.parent)
     try:
@@ -173,6 +171,8 @@ def cache_dir() -> Path:
     override = os.environ.get("PYSPEC_CACHE")
     if override:
         return Path(override).expanduser().absolute()
+    import platformdirs  # noqa: PLC0415 - as above
+
     return platformdirs.user_cache_path("pyspec", appauthor=False)
 
 
@@ -201,6 +201,8 @@ def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator
     While another process holds it, `on_wait` is called once, and the lock is polled so that Ctrl-C works. Raises FetchError
     if the file cannot be opened.
     """
+    from filelock import FileLock, Timeout  # noqa: PLC0415 - takes 5 ms, and many commands lock nothing
+
     lock = FileLock(path, mode=0o600)
     try:
         try:
@@ -327,6 +329,8 @@ def _plain(of: Stamp) -> Stamp:
 
 
 def _record(kind: str, of: Stamp) -> Path:
+    import hashlib  # noqa: PLC0415 - as above
+
     key = hashlib.sha256(f"{kind}\0{of.realpath}".encode("utf-8", "surrogateescape")).hexdigest()
     return cache_dir() / "facts" / f"{key[:32]}.json"
 
@@ -346,6 +350,8 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 
 def hash_of(path: Path) -> str:
     """Read a file and return its sha256 in hex. Raises ModelNotFound or ModelUnreadable."""
+    import hashlib  # noqa: PLC0415 - as above
+
     digest = hashlib.sha256()
     with open_regular(path) as file:
         try:
