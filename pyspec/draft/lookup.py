@@ -174,8 +174,8 @@ class TextIndex:
 MAX_TOKENS = 500_000
 """Most tokens of all owners together, 84 bytes each."""
 
-_AN_OWNER = 50
 # tokens that an owner costs besides its texts: the index takes 3 kB, objects 1 kB
+_AN_OWNER = 50
 
 
 class Memory:

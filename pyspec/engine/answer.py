@@ -178,8 +178,8 @@ class Answer:
             chain.close()
 
 
-_MAX_OVERTAKES = 8
 # rounds of all sequences in which smaller ones may overtake one that does not fit
+_MAX_OVERTAKES = 8
 
 
 class AnswerQueue:

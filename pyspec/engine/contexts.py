@@ -40,8 +40,8 @@ FEW = 2
 WASTE = 3
 """Streams may take so many times the cells of a pool."""
 
-_WORTH = 0.03
 # least gain that is worth the memory of more sequences
+_WORTH = 0.03
 
 
 class Layout(NamedTuple):
@@ -81,8 +81,8 @@ def best_parallel(times: Sequence[float]) -> int:
 
 # -- models and contexts ---------------------------------------------------------------------------
 
-_ROWS_A_SEQUENCE = 72
 # of n_batch for each sequence: the engine gives it n_batch / n rows for its draft
+_ROWS_A_SEQUENCE = 72
 
 
 class Models:

@@ -137,8 +137,8 @@ def layers_away(target: Any) -> int:
 
 # -- models together -------------------------------------------------------------------------------
 
-_MODELS_SHARE = 0.75
 # default share of memory for several models; the rest is for compute buffers and other programs
+_MODELS_SHARE = 0.75
 
 
 def held_bytes(target: Any, cells: int, n_seq: int, beside: float = 0.0) -> int:

@@ -19,8 +19,8 @@ MAX_BYTES = 1 << 20  # longest grammar, bytes
 OWN_BYTES = 1 << 17  # the same in a caller's own words, which may nest as deep as they are long
 MAX_RULES = 3000  # of a grammar: where each may be empty, a token's work grows with their square
 _RULE = re.compile(r"^[ \t]*[?!]?[a-z_][^:\n]*:", re.MULTILINE | re.IGNORECASE)
-_OPTIONS = '%llguidance {"no_forcing": true}\n'
 # A text that has to come may then be spelled with any tokens, as without a grammar.
+_OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,8 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
-_SPACE = r" |\n( {0,20}|\t{1,6})"
 # once in each place: at high temperatures a model would otherwise write spaces for ever
+_SPACE = r" |\n( {0,20}|\t{1,6})"
 _FORMATS = {
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
 }  # fmt: skip

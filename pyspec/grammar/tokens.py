@@ -24,8 +24,8 @@ from pyspec.vocab.tokenizer import all_pieces, piece_reader, tokens_with
 log = logging.getLogger("pyspec")
 
 _SLOW_S = 1.0
-_SPECIAL = b"\xff"
 # llguidance's prefix of tokens that no text contains
+_SPECIAL = b"\xff"
 _NO_TEXT = (
     llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
     | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -197,8 +197,8 @@ class Spacing:
 _MAX_BYTES = 96
 _FEW = 6  # bytes that may come next where little more than spaces is in doubt
 _MISSES_ALLOWED = 4
-_MARK = re.compile(rb"\[(\d+)\]")
 # how llguidance writes a token that is no text, behind a byte 0xff
+_MARK = re.compile(rb"\[(\d+)\]")
 _SHOWN = 24  # bytes of the answer's end that are tokenized together with what follows
 
 

@@ -154,13 +154,13 @@ def check_cache_type(type_v: int | None, flash_attn: bool, name: str = "type_v")
 
 # -- sampling ----------------------------------------------------------------------------------------------------------
 
-Noise = Literal["coupled", "llama.cpp"]
 # whose random numbers draw a token: "coupled" are pyspec's, which target and draft share
-Draw = Literal["greedy", "coupled", "apart"]
+Noise = Literal["coupled", "llama.cpp"]
 # how both choose: each takes its argmax, both draw with the same noise, or only the target draws
+Draw = Literal["greedy", "coupled", "apart"]
 
-COLDEST = 1e-30
 # the lowest temperature above 0: as a float it must not become 0, nor logits divided by it infinite and so equal
+COLDEST = 1e-30
 ANY_SEED = 0xFFFFFFFF  # as in llama.cpp, a seed that asks for a random one
 
 

@@ -211,8 +211,8 @@ class OtherFileBody(msgspec.Struct):
     filename: str | None = None
 
 
-_HINTS = ("n_indent", "response_fields", "t_max_predict_ms")
 # llama.vim sends them by default: how early an answer may end, and what of the reply it reads
+_HINTS = ("n_indent", "response_fields", "t_max_predict_ms")
 
 
 class InfillBody(Body):
