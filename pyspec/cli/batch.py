@@ -18,7 +18,7 @@ from pyspec.batch import Batch, Settings
 from pyspec.batch.output import FileRun, RunProgress, open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
 from pyspec.cli.command import command, option, tell
-from pyspec.cli.opening import find, hush_llama
+from pyspec.cli.opening import exit_code, find, hush_llama, interruptible
 from pyspec.cli.options import (
     DraftOptions,
     EngineOptions,
@@ -26,8 +26,8 @@ from pyspec.cli.options import (
     ModelOptions,
     SamplerOptions,
     SystemOptions,
+    file_text,
 )
-from pyspec.cli.streams import exit_code, file_text, interruptible
 from pyspec.engine.contexts import MAX_SEQUENCES
 from pyspec.errors import Cancelled
 from pyspec.hub.sources import load_manifest

@@ -17,7 +17,7 @@ from pyspec.chat.prompt import TerminalReader, run, script_entries, terminal_kep
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat, LlamaChat
 from pyspec.cli.command import command, option
-from pyspec.cli.opening import find, open_model
+from pyspec.cli.opening import find, interruptible, open_model
 from pyspec.cli.options import (
     DialogueOptions,
     DraftOptions,
@@ -27,7 +27,6 @@ from pyspec.cli.options import (
     SamplerOptions,
     ShownOptions,
 )
-from pyspec.cli.streams import interruptible
 from pyspec.screen.display import screen_of
 
 EXAMPLES = [

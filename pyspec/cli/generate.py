@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import stat
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -25,8 +28,9 @@ from pyspec.cli.options import (
     ModelOptions,
     SamplerOptions,
     ShownOptions,
+    decoded,
+    file_text,
 )
-from pyspec.cli.streams import exit_code, file_text, interruptible, prompt_text
 from pyspec.engine.options import AnswerOptions
 from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.screen.words import speed_sentence, stats_line
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 MAX_INPUT = 1 << 20  # largest prompt, bytes
+_NOTICE_S = 2.0  # how long to wait silently for stdin if there is a prompt already
 INCOMPLETE = 3  # exit status where an answer that follows a schema or grammar was cut: what there is of it is not valid
 _CUT = ("length", "context")  # ends of an answer that are not its own
 
@@ -120,6 +125,46 @@ def _one(words: Sequence[str]) -> str | None:
     return words[0] if words else None
 
 
+def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
+    """Join the prompt, the file and piped stdin, as far as given, with blank lines between.
+
+    `-` as prompt or file means stdin. Raises OptionError if there is no prompt, InputEncoding, or InputTooLong above `limit`
+    bytes each.
+    """
+    dashes = (prompt == "-") + (str(file) == "-")
+    from_file = file_text(file, limit) if file is not None and str(file) != "-" else None
+    parts = [prompt if prompt != "-" else None, from_file]
+    if dashes or _piped():
+        if parts[0] or parts[1]:
+            _say_waiting(sys.stdin.buffer)
+        parts.append(decoded(sys.stdin.buffer, limit, "stdin"))
+    texts = [part for part in parts if part is not None and part.strip()]
+    if not texts:
+        hint = 'give one: pyspec generate "...", -f FILE, or a pipe to stdin'
+        raise OptionError("there is no prompt", hint)
+    return "\n\n".join([part.rstrip("\n") for part in texts[:-1]] + texts[-1:])
+
+
+def _piped() -> bool:
+    """Whether stdin may bring text: not if it is a terminal, or a device such as /dev/null."""
+    try:
+        return not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
+    except (OSError, ValueError):  # no descriptor
+        return False
+
+
+def _say_waiting(stream: Any) -> None:
+    """Wait for the first byte, and say so after a while."""
+    sentence = "waiting for the rest of the prompt on stdin (use </dev/null if there is none)"
+    timer = threading.Timer(_NOTICE_S, tell, (sentence,), {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        stream.peek(1)
+    finally:
+        timer.cancel()
+
+
 @command(examples=EXAMPLES)
 @click.argument("prompt", nargs=-1, type=TEXT, metavar="[PROMPT]")
 def generate(
@@ -141,7 +186,7 @@ def generate(
 
         models = replace(models, model=last_model())
     from pyspec.chat.talk import LlamaChat  # noqa: PLC0415 - loads llama.cpp
-    from pyspec.cli.opening import open_model  # noqa: PLC0415 - as above
+    from pyspec.cli.opening import exit_code, open_model  # noqa: PLC0415 - as above
     from pyspec.screen.display import screen_of  # noqa: PLC0415 - rich takes 30 ms
     from pyspec.text.parts import Piece, result_of  # noqa: PLC0415 - --help needs neither
 
@@ -185,7 +230,8 @@ def _show(
     raw: bool,
 ) -> tuple[list[Piece], list[int]]:
     """Show an answer, and keep the processed prompt as soon as it begins; returns its pieces, and the signals that came."""
-    from pyspec.engine.kept import PromptCache  # noqa: PLC0415 - loads llama.cpp
+    from pyspec.cli.opening import interruptible  # noqa: PLC0415 - loads llama.cpp
+    from pyspec.engine.kept import PromptCache  # noqa: PLC0415 - as above
 
     cache = PromptCache(model.llm, request.prompt_cache)
     cache.restore(tokens)

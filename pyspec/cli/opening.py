@@ -1,16 +1,25 @@
-"""Finds and opens the models that a command's options name."""
+"""Opens the models that a command's options name, and lets signals end what they answer."""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
+import socket
 import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
 from pyspec._lib import DROP
+from pyspec.chat import TWICE_S
 from pyspec.cli.command import tell
 from pyspec.cli.options import DraftOptions, EngineOptions, ModelOptions
 from pyspec.engine.room import longest_context
@@ -105,3 +114,70 @@ def _show(_level: int, text: bytes, _data: Any) -> None:
 
 
 _SHOWN = llama_cpp.llama_log_callback(_show)  # llama.cpp keeps its address
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+BOTH = (signal.SIGINT, signal.SIGTERM)  # end an answer: Ctrl-C, or a supervisor's SIGTERM
+
+
+@contextmanager
+def interruptible(cancel: Callable[[], None]) -> Iterator[list[int]]:
+    """In the body, the first signal calls `cancel` at once; a second within 2 s raises KeyboardInterrupt, or SystemExit.
+
+    If the main thread is stuck in a C call, the second signal ends the program. Yields the list of received signals.
+    Python runs signal handlers only between bytecodes, and a decode may take seconds. Therefore the wakeup descriptor passes the
+    signal's number to a thread, which can run because decodes release the GIL. Use it in the main thread only.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    last, heard = [float("-inf")], [float("-inf")]
+    seen: list[int] = []
+    watcher = threading.Thread(
+        target=_watch, args=(reader, cancel, heard), name="pyspec-interrupt", daemon=True
+    )
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
+        heard[0] = monotonic()
+        if monotonic() - last[0] < TWICE_S:
+            if number != signal.SIGINT:
+                raise SystemExit(exit_code(seen))
+            raise KeyboardInterrupt
+        last[0] = monotonic()
+
+    # watcher first, and undone in reverse: a signal handled while nobody watches would cancel nothing
+    old_writer = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    watcher.start()
+    old_handlers = {number: signal.signal(number, handle) for number in BOTH}
+    try:
+        yield seen
+    finally:
+        for number, old in old_handlers.items():
+            signal.signal(number, old)
+        signal.set_wakeup_fd(old_writer)
+        writer.close()
+        watcher.join()
+        reader.close()
+
+
+def exit_code(seen: Sequence[int]) -> int:
+    """Return the exit code after these signals: 130 if all were Ctrl-C, else 143."""
+    return 130 if set(seen) <= {signal.SIGINT} else 143
+
+
+_IN_C_S, _JUST_S = 1.0, 0.25  # time to handle a second signal; tolerance for one just handled
+
+
+def _watch(reader: socket.socket, cancel: Callable[[], None], heard: Sequence[float]) -> None:
+    """Cancel at each signal. End the program if the main thread does not handle a second one that came within 2 s."""
+    last = float("-inf")
+    while numbers := reader.recv(16):
+        for number in (number for number in numbers if number in BOTH):
+            cancel()
+            came, before = monotonic(), last
+            last = came
+            while came - before < TWICE_S and heard[0] < came - _JUST_S:
+                if monotonic() > came + _IN_C_S:
+                    os._exit(exit_code([number]))
+                sleep(0.01)

@@ -18,8 +18,9 @@ from helpers.running import run, start
 from helpers.systems import full_device
 from helpers.waiting import DEADLINE_S, wait
 
-from pyspec.cli import streams
-from pyspec.cli.streams import interruptible, prompt_text
+from pyspec.cli import opening
+from pyspec.cli.generate import prompt_text
+from pyspec.cli.opening import interruptible
 from pyspec.errors import OptionError
 
 
@@ -200,7 +201,7 @@ def test_a_signal_as_soon_as_it_is_handled_cancels(monkeypatch):
 
 def stuck(_words):
     libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
-    streams.TWICE_S = math.inf  # however late the second comes
+    opening.TWICE_S = math.inf  # however late the second comes
     with interruptible(lambda: print("asked", flush=True)):  # noqa: T201
         libc.pthread_mutex_lock(mutex)
         print("in", flush=True)  # noqa: T201

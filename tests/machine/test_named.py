@@ -9,8 +9,9 @@ import pytest
 from measure.questions import load_questions
 from measure.simulate import load_rounds
 
+from pyspec.cli.generate import prompt_text
+from pyspec.cli.options import file_text
 from pyspec.cli.serve import _keys_in
-from pyspec.cli.streams import file_text, prompt_text
 from pyspec.errors import PyspecError
 from pyspec.machine.files import read_named
 from pyspec.text.render import choose
