@@ -1,5 +1,7 @@
 """Batches of the tiny model."""
 
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,13 @@ def work(monkeypatch):
 
     monkeypatch.setattr(Engine, "verify", noted)
     return decodes
+
+
+@pytest.fixture
+def file_limit():
+    """Lets no file grow beyond so many bytes, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 from helpers import devices, tiny
+from helpers.fake_batch import texts
+from helpers.tiny import F32
 from msgspec import structs
 
 from pyspec.batch import Settings
@@ -18,9 +20,6 @@ from pyspec.gguf.header import facts_of
 from pyspec.requests.records import Record, SpeculationBody
 from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Strict
-
-EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
-"""F32 throughout: no near-tie of a random model is decided by the number of rows."""
 
 ALONE = [Record(id="alone", prompt="ab", max_tokens=60)]
 MANY = [Record(id=str(i), prompt=chr(97 + i) * (2 + i), max_tokens=30) for i in range(12)]
@@ -51,24 +50,18 @@ def find(monkeypatch, path):
     monkeypatch.setattr("pyspec.engine.assembly.drafts_here", lambda _: iter([here]))
 
 
-def texts(batch, records):
-    found = {result.id: result for result in batch.run(records)}
-    assert [result.error for result in found.values()] == [None] * len(records)
-    return {name: result.text for name, result in found.items()}
-
-
 def test_auto_is_the_model_that_is_here(open_batch, tiny_draft, monkeypatch, drafted):
     find(monkeypatch, tiny_draft)
-    batch = open_batch(draft="auto", parallel=8, **EXACT)
+    batch = open_batch(draft="auto", parallel=8, **F32)
     assert batch.facts["draft"] == "lookup+draft"
-    assert texts(batch, ALONE) == texts(open_batch(parallel=8, **EXACT), ALONE)
+    assert texts(batch, ALONE) == texts(open_batch(parallel=8, **F32), ALONE)
     assert drafted
 
 
 @devices.for_processors(devices.STREAMS)
 def test_one_client_gets_drafts_and_many_none(open_batch, tiny_draft, monkeypatch, drafted):
     find(monkeypatch, tiny_draft)
-    options = {"parallel": 8, "interactive": True, **EXACT}
+    options = {"parallel": 8, "interactive": True, **F32}
     batch, plain = open_batch(draft="auto", **options), open_batch(**options)
     assert texts(batch, ALONE) == texts(plain, ALONE)
     assert drafted
@@ -79,14 +72,14 @@ def test_one_client_gets_drafts_and_many_none(open_batch, tiny_draft, monkeypatc
 
 def test_a_few_answers_share_the_model(open_batch, tiny_draft, monkeypatch, drafted):
     find(monkeypatch, tiny_draft)
-    batch = open_batch(draft="auto", parallel=4, **EXACT)
-    assert texts(batch, MANY) == texts(open_batch(parallel=4, **EXACT), MANY)
+    batch = open_batch(draft="auto", parallel=4, **F32)
+    assert texts(batch, MANY) == texts(open_batch(parallel=4, **F32), MANY)
     assert max(drafted) > FEW
 
 
 def test_each_answer_has_the_length_that_it_asks_for(open_batch, tiny_draft):
-    batch = open_batch(draft=tiny_draft, length="fixed:4", parallel=4, **EXACT)
-    alone = texts(open_batch(parallel=4, **EXACT), MANY)
+    batch = open_batch(draft=tiny_draft, length="fixed:4", parallel=4, **F32)
+    alone = texts(open_batch(parallel=4, **F32), MANY)
     wanted = {"0": "fixed:0", "1": "fixed:2", "2": None, "3": "confidence:0.9"}
     for i, record in enumerate(MANY[: len(wanted)]):
         job = batch.maker.answer(i, record)
@@ -94,7 +87,7 @@ def test_each_answer_has_the_length_that_it_asks_for(open_batch, tiny_draft):
         job.options = replace(job.options, speculation=asked)
         batch.submit(job)
     found = {result.id: result for result in batch.stream()}
-    assert {name: result.text for name, result in found.items()} == {n: alone[n] for n in wanted}
+    assert [found[name].text for name in wanted] == alone[: len(wanted)]
     verified = {name: result.speculation for name, result in found.items()}
     assert verified["0"]["verified"] == 0
     assert len(verified["1"]["accepted_by_position"]) <= 2
@@ -115,15 +108,15 @@ AGAIN = [
 
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_auto_drafts_for_a_hybrid(open_batch, hybrid, parallel):
-    batch = open_batch(hybrid, draft="auto", parallel=parallel, memory=True, **EXACT)
+    batch = open_batch(hybrid, draft="auto", parallel=parallel, memory=True, **F32)
     assert batch.facts["draft"] == "lookup"
-    assert texts(batch, AGAIN) == texts(open_batch(hybrid, parallel=parallel, **EXACT), AGAIN)
+    assert texts(batch, AGAIN) == texts(open_batch(hybrid, parallel=parallel, **F32), AGAIN)
     assert batch.stats()["drafted"] > 0
 
 
 @devices.for_processors(devices.STREAMS)
 def test_a_hybrid_drafts_for_one_client_over_streams(open_batch, hybrid):
-    options = {"parallel": 8, "interactive": True, **EXACT}
+    options = {"parallel": 8, "interactive": True, **F32}
     plain = open_batch(hybrid, **options)
     batch = open_batch(hybrid, draft="auto", memory=True, **options)
     for record in AGAIN[::4]:
@@ -134,9 +127,9 @@ def test_a_hybrid_drafts_for_one_client_over_streams(open_batch, hybrid):
 
 def test_a_head_drafts_for_many(open_batch, tmp_path):
     headed = tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
-    batch = open_batch(headed, draft="auto", parallel=4, **EXACT)
+    batch = open_batch(headed, draft="auto", parallel=4, **F32)
     assert batch.facts["draft"] == "lookup+mtp"
-    assert texts(batch, MANY) == texts(open_batch(headed, parallel=4, **EXACT), MANY)
+    assert texts(batch, MANY) == texts(open_batch(headed, parallel=4, **F32), MANY)
     assert batch.stats()["drafted"] > 0
 
 
@@ -163,7 +156,7 @@ def test_a_found_model_that_cannot_draft_is_left_out_and_a_named_one_refused(
     assert "not used as drafts for this model: other.gguf (" in caplog.text
     assert batch.facts["draft"] == "lookup"
     with pytest.raises(DraftMismatch, match="other"):
-        texts(open_batch(draft=other, **EXACT), ALONE)
+        texts(open_batch(draft=other, **F32), ALONE)
 
 
 def test_answers_teach_those_that_are_drawn_as_they_are(open_batch, tiny_draft, monkeypatch):

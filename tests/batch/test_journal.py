@@ -3,7 +3,6 @@
 import errno
 import os
 import resource
-import signal
 
 import pytest
 from helpers.running import start
@@ -109,15 +108,6 @@ def test_second_writer_is_refused(path):
     journal.close()
     with start(begin=lambda _words: Journal(path, RUN)) as third:
         assert third.wait() == 0
-
-
-@pytest.fixture
-def file_limit():
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
 
 
 @pytest.mark.parametrize("into", [0, 1, 60, 99])

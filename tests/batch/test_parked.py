@@ -2,10 +2,10 @@
 
 import pytest
 from helpers.answers import counters
+from helpers.tiny import F32
 
 from pyspec.requests.records import Record
 
-EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
 TALES = [
     f"{name} went to the sea and told nobody of it for a long time"
     for name in ("ann", "bob", "cid")
@@ -17,7 +17,7 @@ def open_served(open_batch):
     """A `Batch` with one sequence for people who wait."""
 
     def open_(**options):
-        return open_batch(interactive=True, parallel=1, max_tokens=6, **{**EXACT, **options})
+        return open_batch(interactive=True, parallel=1, max_tokens=6, **{**F32, **options})
 
     return open_
 

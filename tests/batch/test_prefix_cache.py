@@ -4,6 +4,8 @@ from itertools import takewhile
 from unittest.mock import Mock
 
 import pytest
+from helpers.fake_batch import texts
+from helpers.tiny import F32
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,13 +13,6 @@ from pyspec.engine.kept import MIN_TOKENS, PrefixCache, common
 
 SHARED = "once upon a time there was a king and he had "
 WORDS = [SHARED + "ab", SHARED + "cde", SHARED + "f"]
-EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
-
-
-def texts(batch, words=WORDS):
-    found = {result.index: result for result in batch.run(words)}
-    assert [result.error for result in found.values()] == [None] * len(words)
-    return [found[i].text for i in range(len(words))]
 
 
 @pytest.mark.parametrize("interactive", [False, True])
@@ -26,14 +21,14 @@ def texts(batch, words=WORDS):
 def test_a_shared_beginning_is_read_by_the_first_process_alone(
     open_batch, tmp_path, read, interactive, parallel, draft
 ):
-    options = {"interactive": interactive, "parallel": parallel, "draft": draft, **EXACT}
+    options = {"interactive": interactive, "parallel": parallel, "draft": draft, **F32}
     first = open_batch(prompt_cache=tmp_path / "kept", **options)
-    wanted = texts(first)
+    wanted = texts(first, WORDS)
     first.close()
     once = sum(read)
     read.clear()
     batch = open_batch(prompt_cache=tmp_path / "kept", **options)
-    assert texts(batch) == wanted
+    assert texts(batch, WORDS) == wanted
     assert sum(read) <= once - len(batch.target.tokenize(SHARED.encode())) + 4
 
 
@@ -42,25 +37,25 @@ def test_another_layout_takes_it_up(open_batch, tmp_path, read):
     wanted = []
     for parallel in (8, 1, 8):
         read.clear()
-        batch = open_batch(parallel=parallel, prompt_cache=path, **EXACT)
-        wanted.append(texts(batch))
+        batch = open_batch(parallel=parallel, prompt_cache=path, **F32)
+        wanted.append(texts(batch, WORDS))
         batch.close()
     assert wanted[0] == wanted[1] == wanted[2]
 
 
 def test_a_file_of_another_model_is_replaced(open_batch, tiny_draft, tmp_path, caplog):
     path = tmp_path / "kept"
-    first = open_batch(prompt_cache=path, **EXACT)
-    texts(first)
+    first = open_batch(prompt_cache=path, **F32)
+    texts(first, WORDS)
     first.close()
-    batch = open_batch(path=tiny_draft, prompt_cache=path, **EXACT)
-    assert texts(batch) == texts(open_batch(path=tiny_draft, **EXACT))
+    batch = open_batch(path=tiny_draft, prompt_cache=path, **F32)
+    assert texts(batch, WORDS) == texts(open_batch(path=tiny_draft, **F32), WORDS)
     assert "another prompt, model" in caplog.text
 
 
 def test_without_common_text_the_longest_is_kept(open_batch, tmp_path, read):
     path, word = tmp_path / "kept", "a long story about a cat that went to sea"
-    options = {"interactive": True, "prompt_cache": path, **EXACT}
+    options = {"interactive": True, "prompt_cache": path, **F32}
     first = open_batch(**options)
     answer = texts(first, [word])
     first.close()
@@ -72,7 +67,7 @@ def test_without_common_text_the_longest_is_kept(open_batch, tmp_path, read):
 
 @pytest.mark.parametrize("parallel", [1, 8])
 def test_what_a_sequence_holds_is_not_read_again_however_short(open_batch, read, parallel):
-    batch = open_batch(parallel=parallel, interactive=True, draft="none", **EXACT)
+    batch = open_batch(parallel=parallel, interactive=True, draft="none", **F32)
     words = ["the king had a horse", "the king saw the sea"]
     own = [batch.target.tokenize(word.encode()) for word in words]
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*own, strict=False)))
@@ -104,7 +99,7 @@ def test_of_anothers_text_only_what_is_public_is_taken(text, prompt, public, eac
 def test_what_is_asked_aside_costs_a_conversation_nothing(open_batch, read, parallel):
     """It begins like that, as an agent's do, and takes a place of its own: then the conversation goes on where it was."""
     story = SHARED + "a long way to go before he came to the sea"
-    batch = open_batch(interactive=True, parallel=parallel, **EXACT)
+    batch = open_batch(interactive=True, parallel=parallel, **F32)
     (told,) = texts(batch, [story])
     wanted = []
     for aside in ([], [SHARED + "ab"]):

@@ -10,9 +10,6 @@ from pyspec.errors import OptionError
 from pyspec.requests.records import Record
 from pyspec.sampling.options import Sampling
 
-EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
-"""F32 throughout: no near-tie of a random model is decided by the number of rows."""
-
 DRAWN = Settings(Sampling(temperature=1.2, seed=5), max_tokens=80)
 """A text that does not repeat itself, the same at each time it is asked for."""
 
@@ -28,7 +25,7 @@ def say(batch, record=None):
 
 @pytest.fixture
 def open_drawn(open_batch):
-    usual = {"draft": "lookup", "length": "fixed:8", "settings": DRAWN, "parallel": 2, **EXACT}
+    usual = {"draft": "lookup", "length": "fixed:8", "settings": DRAWN, "parallel": 2, **tiny.F32}
     return lambda **more: open_batch(**{**usual, **more})
 
 

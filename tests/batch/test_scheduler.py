@@ -1,8 +1,9 @@
 """Continuous batching: order, shared prefixes, cells, faults, and that nobody's text depends on them."""
 
 import pytest
-from helpers import tiny
 from helpers.answers import Scripted, ask, counters
+from helpers.fake_batch import texts
+from helpers.tiny import F32
 
 from pyspec.batch import Settings
 from pyspec.batch.output import output_line
@@ -19,12 +20,6 @@ from pyspec.text.parts import RecordResult
 WORDS = [
     "a", "hello", "once upon a time", "x" * 90, "the end.", "bb", "zyxwvut", "q" * 33, "to be or not to be",
 ]  # fmt: skip
-
-
-def answers(batch, records):
-    found = {result.index: result for result in batch.run(records)}
-    assert sorted(found) == list(range(len(records)))
-    return [found[i].text for i in range(len(records))]
 
 
 def alone(llm, prompts):
@@ -44,9 +39,9 @@ def test_text_does_not_depend_on_the_batch(open_batch, reference, tiny_draft, pa
     """Nor on the order, nor on what was asked before and left."""
     draft = {"model": str(tiny_draft), "both": f"lookup+{tiny_draft}"}.get(drafting, drafting)
     batch = open_batch(draft=draft, parallel=parallel)
-    assert answers(batch, WORDS) == reference
+    assert texts(batch, WORDS) == reference
     next(iter(batch.run(WORDS)))
-    assert answers(batch, WORDS[::-1]) == reference[::-1]
+    assert texts(batch, WORDS[::-1]) == reference[::-1]
     batch.close()
     batch.close()
 
@@ -54,7 +49,7 @@ def test_text_does_not_depend_on_the_batch(open_batch, reference, tiny_draft, pa
 def test_companion_changes_no_text(open_batch, reference, tiny_draft, tiny_companion):
     """Scores of all sequences in one batch, lengths chosen over all of them."""
     batch = open_batch(draft=tiny_draft, companion=tiny_companion, length="companion", parallel=4)
-    assert answers(batch, WORDS) == reference
+    assert texts(batch, WORDS) == reference
     assert batch.stats()["decode_s"]["companion"] > 0
 
 
@@ -70,12 +65,10 @@ def test_margin_gates_each_answer_by_itself(open_batch, tiny_draft):
 def test_seeds_belong_to_records(open_batch):
     sampled = {"settings": Settings(Sampling(temperature=1.5, seed=3), max_tokens=24, raw=True)}
     records = [Record(id=word, prompt=word) for word in WORDS]
-    # half precision rounds by what is computed together, and a hot sampler hears it
-    exact = {"flash_attn": False, "type_k": 0, "type_v": 0}
-    one = answers(open_batch(parallel=1, **sampled, **exact), records)
-    assert answers(open_batch(parallel=8, **sampled, **exact), records[::-1]) == one[::-1]
+    one = texts(open_batch(parallel=1, **sampled, **F32), records)
+    assert texts(open_batch(parallel=8, **sampled, **F32), records[::-1]) == one[::-1]
     other = {"settings": Settings(Sampling(temperature=1.5, seed=4), max_tokens=24, raw=True)}
-    assert answers(open_batch(parallel=1, **other), records) != one
+    assert texts(open_batch(parallel=1, **other), records) != one
 
 
 def test_record_too_long_fails_alone(open_batch):
@@ -85,24 +78,7 @@ def test_record_too_long_fails_alone(open_batch):
     assert (results[0].error, results[2].error) == (None, None)
 
 
-def test_context_ends_an_answer(open_batch):
-    batch = open_batch(n_ctx=64, max_tokens=1000, parallel=3, cells=256)
-    found = [(r.finish_reason, r.usage.total_tokens) for r in batch.run(["abc", "x" * 50, "de"])]
-    assert found == [("context", 65)] * 3
-
-
 # -- prefixes and cells ------------------------------------------------------------------------------
-
-
-def test_shared_prefix_is_decoded_once(open_batch):
-    prefix = "the quick brown fox jumps "
-    batch = open_batch(parallel=4, max_tokens=5)
-    list(batch.run([prefix + word for word in ("abc", "de", "f", "ghij")]))
-    shared = batch.stats()["prefix_tokens"]
-    assert shared == len(prefix)
-    # the last token of a prompt is its answer's first row
-    read = shared + (3 - 1) + (2 - 1) + 0 + (4 - 1)
-    assert counters(batch._contexts.engine).rows[0] == read + 4 * 5
 
 
 def test_prefixes_and_few_cells_change_no_text(
@@ -110,9 +86,9 @@ def test_prefixes_and_few_cells_change_no_text(
 ):
     prompts = ["once upon a time there was " + word for word in WORDS[:4]]
     batch = open_batch(parallel=3, draft=tiny_draft)
-    assert answers(batch, prompts) == alone(open_llama(tiny_target), prompts)
+    assert texts(batch, prompts) == alone(open_llama(tiny_target), prompts)
     assert batch.stats()["prefix_tokens"] >= 26
-    assert answers(open_batch(parallel=8, n_ctx=128, cells=256), WORDS) == reference
+    assert texts(open_batch(parallel=8, n_ctx=128, cells=256), WORDS) == reference
 
 
 def test_prefix_gives_way_where_cells_are_short(open_batch, submit):
@@ -172,18 +148,26 @@ def test_fault_is_one_records_alone(open_batch, reference, monkeypatch):
     assert [found[i].text for i in range(len(WORDS)) if i != 3] == reference[:3] + reference[4:]
 
 
-@pytest.mark.parametrize("k", [1, 2, 5, 20])
-def test_transient_fault_loses_nothing(open_batch, reference, monkeypatch, k):
-    calls = iter(range(1, 100_000))
-    verify = Engine.verify
+@pytest.mark.parametrize(("step", "k"), [
+    ("verify", 1), ("verify", 2), ("verify", 5), ("verify", 20), ("accept", 31),
+])  # fmt: skip
+def test_transient_fault_loses_and_doubles_nothing(
+    open_batch, submit, reference, monkeypatch, step, k
+):
+    calls, real = iter(range(1, 100_000)), getattr(Engine, step)
 
-    def flaky(self, work):
+    def flaky(self, *how):
         if next(calls) == k:
-            raise EngineError("llama_decode failed", code=5)
-        verify(self, work)
+            raise EngineError("it failed", code=5)
+        return real(self, *how)
 
-    monkeypatch.setattr(Engine, "verify", flaky)
-    assert answers(open_batch(parallel=4), WORDS) == reference
+    monkeypatch.setattr(Engine, step, flaky)
+    batch = open_batch(parallel=4)
+    heard = {i: [] for i in range(len(WORDS))}
+    submit(batch, WORDS, lambda i: heard[i].append)
+    found = {result.index: result.text for result in batch.stream()}
+    assert [found[i] for i in heard] == reference
+    assert ["".join(piece.text for piece in heard[i][:-1]) for i in heard] == reference
 
 
 def test_cancel_ends_the_run_and_the_next_one_is_whole(open_batch, reference):
@@ -199,16 +183,7 @@ def test_cancel_ends_the_run_and_the_next_one_is_whole(open_batch, reference):
     with pytest.raises(Cancelled):
         cancel_after_two()
     assert len(found) >= 2
-    assert answers(batch, WORDS) == reference
-
-
-def test_end_token_ends_the_answer(open_batch, tiny_folder, reference):
-    at = 5
-    end = tiny.TOKENS.index(reference[0][at])
-    path = tiny.write(tiny_folder / "batch-ends.gguf", eos=end)
-    (result,) = open_batch(path).run([WORDS[0]])
-    assert result.finish_reason == "stop"
-    assert result.text == reference[0].split(reference[0][at])[0]
+    assert texts(batch, WORDS) == reference
 
 
 def test_start_that_fails_is_its_records_fault(open_batch, reference, monkeypatch):
@@ -253,29 +228,14 @@ def test_a_cancelled_answer_leaves_alone(open_batch, submit, reference):
     assert [found[i].text for i in kept] == [reference[i] for i in kept]
 
 
-def test_fault_in_the_midst_loses_and_doubles_no_text(open_batch, submit, reference, monkeypatch):
-    calls = iter(range(1, 100_000))
-    accept = Engine.accept
-
-    def flaky(self, seq, sampler, gate):
-        if next(calls) == 31:
-            raise EngineError("accepting failed", code=5)
-        return accept(self, seq, sampler, gate)
-
-    monkeypatch.setattr(Engine, "accept", flaky)
-    batch = open_batch(parallel=4)
-    heard = {i: [] for i in range(len(WORDS))}
-    submit(batch, WORDS, lambda i: heard[i].append)
-    list(batch.stream())
-    assert ["".join(piece.text for piece in heard[i][:-1]) for i in range(len(WORDS))] == reference
-
-
 def test_prompts_that_begin_alike_wait_for_the_first(open_batch):
     groups = ["the quick brown fox jumps over ", "a lazy dog sleeps under the tree "]
     prompts = [group + word for word in ("a", "bc", "def") for group in groups]
     batch = open_batch(parallel=6, max_tokens=4)
     assert all(result.error is None for result in batch.run(prompts))
+    # the last token of a prompt is its answer's first row
     own = sum(len(prompt) - 1 for prompt in prompts) - 2 * sum(map(len, groups))
+    assert batch.stats()["prefix_tokens"] == max(map(len, groups))
     assert counters(batch._contexts.engine).rows[0] == own + 4 * len(prompts)
 
 

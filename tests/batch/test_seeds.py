@@ -59,8 +59,7 @@ def test_a_cut_answer_goes_on_as_if_it_had_not_been(
 def test_an_interrupted_batch_ends_with_the_same_texts(go, open_batch, tiny_ascii, tmp_path, shape):
     (tmp_path / "in.txt").write_text("".join(f"question {i} {i}\n" for i in range(12)))
     settings = Settings(Sampling(temperature=1.2, seed=3, **shape), max_tokens=16, raw=True)
-    # F32 throughout, as a random model's text is full of near-ties
-    how = {"draft": "lookup", "settings": settings, "flash_attn": False, "type_k": 0, "type_v": 0}
+    how = {"draft": "lookup", "settings": settings, **tiny.F32}
     go(["in.txt"], "whole.jsonl", fake=open_batch(tiny_ascii, **how))
     with pytest.raises(KeyboardInterrupt):
         go(["in.txt"], "out.jsonl", fake=open_batch(tiny_ascii, **how), stop_after=5)

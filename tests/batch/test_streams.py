@@ -2,6 +2,8 @@
 
 import pytest
 from helpers import devices
+from helpers.fake_batch import texts
+from helpers.tiny import F32
 
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.engine.composing import Composer, PrefillTime
@@ -18,28 +20,18 @@ def records(common=""):
     ]
 
 
-def answers(batch, wanted):
-    found = {result.id: result for result in batch.run(wanted)}
-    assert [result.error for result in found.values()] == [None] * len(wanted)
-    return {name: result.text for name, result in found.items()}
-
-
-EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
-"""F32 throughout: long texts of a random model are full of near-ties, which half precision decides by the order of cells."""
-
-
 @pytest.mark.parametrize("common", ["", "once upon a time "])
 def test_text_is_that_of_one_sequence(open_batch, common):
-    many = open_batch(parallel=16, **EXACT)
-    texts = answers(many, records(common))
+    many = open_batch(parallel=16, **F32)
+    found = texts(many, records(common))
     assert many.stats()["streams"]
     assert (many.stats()["prefix_tokens"] > 0) == bool(common)
-    assert texts == answers(open_batch(parallel=1, **EXACT), records(common))
+    assert found == texts(open_batch(parallel=1, **F32), records(common))
 
 
 def test_sequences_of_a_decode_follow_each_other_and_one_prompt_is_read_at_a_time(open_batch, work):
     """From the first round to the last: llama.cpp takes equal rows of such sequences together. Other prompts give a row."""
-    answers(open_batch(parallel=16), records())
+    texts(open_batch(parallel=16), records())
     assert any(len(decode) == 16 for decode in work)
     for decode in work:
         seqs = [seq for seq, _, _ in decode]
@@ -51,22 +43,22 @@ def test_sequences_of_a_decode_follow_each_other_and_one_prompt_is_read_at_a_tim
 def test_drafts_and_few_sequences_share_a_pool(open_batch, parallel, draft):
     """Unequal rows would fall apart into several passes."""
     batch = open_batch(parallel=parallel, draft=draft)
-    answers(batch, records())
+    texts(batch, records())
     assert not batch.stats()["streams"]
 
 
 @devices.for_processors(devices.STREAMS)
 def test_automatic_drafts_give_way(open_batch, work):
-    many = open_batch(parallel=16, draft="auto", **EXACT)
-    few = open_batch(parallel=2, draft="auto", **EXACT)
-    texts = answers(many, records())
+    many = open_batch(parallel=16, draft="auto", **F32)
+    few = open_batch(parallel=2, draft="auto", **F32)
+    found = texts(many, records())
     assert not any(n > 0 for decode in work if len(decode) > FEW for _, _, n in decode)
-    assert texts == answers(few, records())
+    assert found == texts(few, records())
     assert few.stats()["drafted"] > 0
 
 
 def test_longer_record_gets_larger_contexts(open_batch):
-    batch = open_batch(parallel=8, n_ctx=700, **EXACT)
+    batch = open_batch(parallel=8, n_ctx=700, **F32)
     late = Record(id="late", prompt="z" * 90, max_tokens=500)
     for i, record in enumerate(records()):
         batch.submit(batch.maker.answer(i, record))
@@ -78,7 +70,7 @@ def test_longer_record_gets_larger_contexts(open_batch):
         found.append(result)
     assert [result.id for result in found].count("late") == 1
     assert (len(found), found[-1].id, found[-1].error) == (N + 1, "late", None)
-    assert found[-1].text == answers(open_batch(parallel=1, n_ctx=700, **EXACT), [late])["late"]
+    assert [found[-1].text] == texts(open_batch(parallel=1, n_ctx=700, **F32), [late])
     assert cells == 8 * 256
     assert batch.stats()["tokens"] == sum(result.usage.completion_tokens for result in found)
 
@@ -88,16 +80,16 @@ def test_many_at_once_cost_what_they_cost_without_drafts(open_batch, work, monke
     asked = []
     for name in ("plan", "observe"):
         monkeypatch.setattr(GoodputPolicy, name, _counted(getattr(GoodputPolicy, name), asked))
-    options = {"parallel": 8, "interactive": True, "length": "auto", **EXACT}
+    options = {"parallel": 8, "interactive": True, "length": "auto", **F32}
     alone = Record(id="alone", prompt="abc" * 20, max_tokens=60)
     many = [Record(id=str(i), prompt="abc" * (20 + i), max_tokens=12) for i in range(24)]
     decodes = []
     for draft in ("none", "auto"):
         batch = open_batch(draft=draft, **options)
-        answers(batch, [alone])
+        texts(batch, [alone])
         drafted = batch.stats()["drafted"]
         work.clear()
-        answers(batch, many)
+        texts(batch, many)
         decodes.append([decode for decode in work if len(decode) > FEW])
         assert batch.stats()["streams"]
     assert decodes[0] == decodes[1]
@@ -115,7 +107,7 @@ def _counted(method, asked):
 
 def test_answers_wait_for_prompts_that_came_at_once(open_batch, work):
     wanted = [Record(id=str(i), prompt=chr(97 + i) * (20 + i), max_tokens=100) for i in range(16)]
-    answers(open_batch(parallel=16), wanted)
+    texts(open_batch(parallel=16), wanted)
     assert work[:16] == [[(seq, 0, 0)] for seq in range(16)]
     assert work[16] == [(seq, 0, 0) for seq in range(16)]
 
@@ -128,7 +120,7 @@ def test_answers_go_on_while_prompts_are_read(open_batch, work, monkeypatch, par
         Record(id=str(i), prompt=chr(97 + i) * (960 // parallel + i), max_tokens=150)
         for i in range(parallel)
     ]
-    answers(open_batch(parallel=parallel, interactive=True, n_ctx=512, token_gap=100.0), wanted)
+    texts(open_batch(parallel=parallel, interactive=True, n_ctx=512, token_gap=100.0), wanted)
     begun, beside = set(), []
     for decode in work:
         rows = {seq for seq, _, drafted in decode if drafted >= 0}

@@ -1,6 +1,6 @@
 """One question at each door of the package, with the options of a request in the words of that door.
 
-The same file, the same question and F32 throughout: a random model's text is full of near-ties, which half precision decides.
+The same file, the same question and F32 throughout.
 """
 
 import json
@@ -14,6 +14,7 @@ from helpers.asking import ask
 from helpers.fake_chat import talk
 from helpers.running import run
 from helpers.server_here import opening
+from helpers.tiny import F32
 from pyspec.batch import Batch, Settings
 from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import LlamaChat
@@ -25,7 +26,6 @@ EVERY = ("class", "generate", "chat", "batch", "serve")
 N_CTX = 256
 QUESTION = "to be or not to be"
 ASKED = [{"role": "user", "content": QUESTION}]
-F32 = {"flash_attn": False, "type_k": 0, "type_v": 0}
 SIZES: dict[str, Any] = {"n_ctx": N_CTX, "n_threads": 1, "n_threads_batch": 1, **F32}
 DRAFTED = {"draft": "lookup", "companion": "none", **SIZES}
 DEFAULTS = {"temperature": 0.0, "max_tokens": 16}

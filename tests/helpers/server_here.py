@@ -4,6 +4,7 @@ import socket
 import threading
 from contextlib import contextmanager
 
+from helpers.tiny import F32
 from helpers.waiting import wait
 from pyspec.batch import Batch, Settings
 from pyspec.sampling.options import Sampling
@@ -59,10 +60,9 @@ def opening(tiny_ascii):
         ping=15.0, embedders=(), **options,
     ):  # fmt: skip
         settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
-        # F32 throughout: a random model's text is full of near-ties, which half precision decides by the order of cells
         options = {
             "settings": settings, "draft": "lookup", "companion": "none", "n_ctx": 1024, "parallel": 4, "n_threads": 1,
-            "n_threads_batch": 1, "flash_attn": False, "type_k": 0, "type_v": 0, **options,
+            "n_threads_batch": 1, **F32, **options,
         }  # fmt: skip
         batch = Batch(str(path or tiny_ascii), interactive=True, **options)
         how = {"queue": queue, "max_body": max_body, "hosts": hosts, "log": log, "ping": ping}
