@@ -9,19 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from pyspec.chat import state_path
 from pyspec.errors import ContextOverflow, InputError, InputTooLong
 from pyspec.machine.files import parse, read_named, show, utf8, write_whole
 from pyspec.screen.words import counted
 from pyspec.text.messages import Message
-from pyspec.text.parts import Result
-
-if TYPE_CHECKING:  # --help needs none of these
-    from pyspec.text.parts import Result, Token
+from pyspec.text.parts import Result, Token
 
 Encode = Callable[[Sequence[Message]], list[int]]
 
@@ -55,8 +53,6 @@ class Conversation:
 
     def forget_tokens(self) -> None:
         """Keep only the text of answers: another model has other tokens, and another speed."""
-        from msgspec.structs import replace  # noqa: PLC0415 - see above
-
         for exchange in self.exchanges:
             if exchange.answer is not None:
                 exchange.answer = replace(exchange.answer, tokens=(), speculation={})
@@ -102,8 +98,6 @@ def _turn(answer: Result) -> Message:
 
 def unended(answer: Result, piece: Callable[[int], bytes]) -> Result:
     """Return an answer without the tokens that ended it, as a conversation keeps it."""
-    from msgspec.structs import replace  # noqa: PLC0415 - see above
-
     tokens = answer.tokens
     if not answer.reasoning:
         tokens = spoken(tokens, answer.text, piece)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from signal import SIGTERM
 from time import monotonic, time
 from typing import Any
 
@@ -22,7 +22,7 @@ from pyspec.chat.dialogue import (
     unended,
     why_cut,
 )
-from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, values
+from pyspec.chat.settings import FULL, SILENT, ChatSettings, values
 from pyspec.engine.handle import Role
 from pyspec.engine.kept import MIN_TOKENS, ParkedTexts, PromptCache, room_for_parked
 from pyspec.engine.options import AnswerOptions, Speculation
@@ -33,7 +33,7 @@ from pyspec.machine.files import as_text
 from pyspec.machine.others import name_of
 from pyspec.sampling.options import chance_seed, suggested_by
 from pyspec.screen.display import Screen
-from pyspec.screen.words import counted, speed_sentence, stats_line
+from pyspec.screen.words import counted
 from pyspec.text.answer import ReasoningLimit
 from pyspec.text.messages import Message
 from pyspec.text.parts import Piece, Result, common_prefix, result_of
@@ -194,9 +194,6 @@ Guard = Callable[[Callable[[], None]], AbstractContextManager[list[int]]]
 
 _CUT = ("length", "context", "cancelled")  # ends of answers that can go on
 
-TERMINATED = 143
-_SIGTERM = 15
-
 
 @dataclass
 class Chat:
@@ -216,14 +213,14 @@ class Chat:
     confirm: Callable[[str], bool] | None = None  # asks the user; None if no user is present
     kept: bool = False  # whether the log was written
     set_by_user: set[str] = field(default_factory=set)  # no model's suggestions change these
-    _suggested: AbstractSet[str] = frozenset()
+    _suggested: frozenset[str] = frozenset()
 
     def suggest(self) -> None:
         """Sample as the model suggests, except where the user has set something else; the former model's suggestions end."""
         found = self.model.suggested
         new = {name: v for name, v in found.values.items() if name not in self.set_by_user}
         old = {name: getattr(ChatSettings, name) for name in self._suggested - self.set_by_user}
-        self.settings, self._suggested = replace(self.settings, **{**old, **new}), new.keys()
+        self.settings, self._suggested = replace(self.settings, **{**old, **new}), frozenset(new)
         if sentence := found.sentence(self.set_by_user):
             self.screen.note(sentence)
 
@@ -279,9 +276,7 @@ class Chat:
         exchange.answer = replace_fields(
             more, text=old.text + more.text, tokens=tokens, reasoning=old.reasoning
         )
-        self._explain(exchange.answer)
-        self._show_stats(exchange.answer)
-        self.keep()
+        self._conclude(exchange.answer)
 
     def undo(self) -> Exchange:
         if not self.conversation.exchanges:
@@ -314,9 +309,7 @@ class Chat:
         finally:
             if exchange.answer is None:
                 self.conversation.exchanges.pop()
-        self._explain(exchange.answer)
-        self._show_stats(exchange.answer)
-        self.keep()
+        self._conclude(exchange.answer)
         if exchange.answer.finish_reason == "cancelled" and not _has_text(exchange.answer):
             self.conversation.exchanges.pop()
             return False
@@ -355,15 +348,16 @@ class Chat:
             if not shown:
                 raise
             self.fail(error)
-        if _SIGTERM in (signals or ()):
-            self.leaving, self.exit_code = True, TERMINATED
+        if SIGTERM in (signals or ()):
+            self.leaving, self.exit_code = True, 128 + SIGTERM
         return unended(result_of(shown, self.model.stats), self.model.piece)
 
     def _stop(self) -> None:
         self.interrupted_at = monotonic()
         self.model.cancel()
 
-    def _explain(self, answer: Result) -> None:
+    def _conclude(self, answer: Result) -> None:
+        """Say why an answer was cut and how fast it came, and write the chat to its log."""
         most, longer = self.settings.max_tokens or 0, "/set max_tokens all has no limit"
         note = why_cut(answer, most, self.model.n_ctx, longer, FULL_HINT)
         if answer.finish_reason == "cancelled":
@@ -371,14 +365,9 @@ class Chat:
             note = f"stopped; {kept}"
         if note:
             self.screen.note(f"({note})")
-
-    def _show_stats(self, answer: Result) -> None:
-        how, block = self.settings.stats, answer.speculation
-        if how == SILENT or not block.get("rounds"):
-            return
-        self.screen.note(speed_sentence(block, answer.rate))
-        if how != BRIEF:
-            self.screen.note(stats_line(block, answer.rate))
+        if self.settings.stats != SILENT:
+            self.screen.stats(answer, counts=self.settings.stats == FULL)
+        self.keep()
 
 
 def _has_text(answer: Result) -> bool:

@@ -18,7 +18,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspec.chat import HIDE, UNASKED
-from pyspec.chat.dialogue import Conversation, Exchange, unended, why_cut
+from pyspec.chat.dialogue import (
+    Conversation,
+    Exchange,
+    held_with,
+    last_model,
+    load,
+    new_path,
+    newest,
+    restore,
+    save,
+    unended,
+    why_cut,
+)
 from pyspec.cli.command import TEXT, command, option, tell
 from pyspec.cli.options import (
     CacheOptions,
@@ -33,13 +45,12 @@ from pyspec.cli.options import (
 )
 from pyspec.engine.options import AnswerOptions
 from pyspec.errors import InputError, OptionError, PyspecError
-from pyspec.screen.words import speed_sentence, stats_line
+from pyspec.text.parts import Piece, Result, result_of
 
 if TYPE_CHECKING:
     from pyspec.chat.talk import LlamaChat
     from pyspec.grammar.languages import Constraint, Language
     from pyspec.screen.display import Screen
-    from pyspec.text.parts import Piece, Result
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -69,11 +80,17 @@ class PromptOptions(CacheOptions, DialogueOptions):
     raw: bool = option("Conversation", "--raw", is_flag=True, help="Leave out the chat template.")
     # fmt: on
 
-    def text(self, prompt: str | None) -> str:
-        """Return the whole prompt; `prompt` is the argument. Raises OptionError if there is none, or if it is given twice."""
-        if prompt is not None and self.more is not None:
+    def text(self, words: Sequence[str]) -> str:
+        """Return the whole prompt. words: the arguments; a shell may have made several of one text.
+
+        Raises OptionError if there is none, or more than one.
+        """
+        if len(words) > 1:
+            hint = f"put it between quotes: {shlex.quote(' '.join(words))}"
+            raise OptionError(f"the prompt has {len(words)} parts", hint)
+        if words and self.more is not None:
             raise OptionError("the prompt is given twice", "use either PROMPT or -p")
-        return prompt_text(self.more if prompt is None else prompt, self.file, MAX_INPUT)
+        return prompt_text(words[0] if words else self.more, self.file, MAX_INPUT)
 
 
 @dataclass(frozen=True)
@@ -99,12 +116,19 @@ class ShapeOptions:
 
     def language(self) -> Language | None:
         """Return what the answer must look like, or None. Raises InputError if that cannot be read or used."""
-        named = [name for name in _READERS if getattr(self, name) is not None]
-        if len(named) > 1:
-            names = ", ".join("--" + name.replace("_", "-") for name in named)
-            hint = f"keep one of {names}"
+        names = ("json_schema", "grammar", "grammar_file")
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) > 1:
+            hint = "keep one of " + ", ".join("--" + name.replace("_", "-") for name in given)
             raise OptionError("an answer can follow only one schema or grammar", hint)
-        return _READERS[named[0]](getattr(self, named[0])) if named else None
+        if self.json_schema is not None:
+            return _schema(self.json_schema)
+        grammar = self.grammar if self.grammar_file is None else file_text(self.grammar_file)
+        if grammar is None:
+            return None
+        from pyspec.grammar.languages import of_grammar  # noqa: PLC0415 - seldom needed
+
+        return of_grammar(grammar)
 
 
 @dataclass(frozen=True)
@@ -115,14 +139,6 @@ class OutputOptions(ShownOptions):
     tokens: bool = option("Output", "--tokens", is_flag=True, help="Colour each token by its source.")
     as_json: bool = option("Output", "--json", is_flag=True, help="One JSON object instead of text.")
     # fmt: on
-
-
-def _one(words: Sequence[str]) -> str | None:
-    """Return the prompt if there is one. Raises OptionError for several words, which a shell may have made of one text."""
-    if len(words) > 1:
-        whole = shlex.quote(" ".join(words))
-        raise OptionError(f"the prompt has {len(words)} parts", f"put it between quotes: {whole}")
-    return words[0] if words else None
 
 
 def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
@@ -178,17 +194,14 @@ def generate(
     output: OutputOptions,
 ) -> int:
     """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
-    text = request.text(_one(prompt))
+    text = request.text(prompt)
     speculation, content = drafts.speculation, shape.language()
     sampler.sampling()  # refuses impossible numbers before anything is loaded
     if request.going_on and models.model is None:
-        from pyspec.chat.dialogue import last_model  # noqa: PLC0415 - only to go on
-
         models = replace(models, model=last_model())
     from pyspec.chat.talk import LlamaChat  # noqa: PLC0415 - loads llama.cpp
     from pyspec.cli.opening import exit_code, open_model  # noqa: PLC0415 - as above
     from pyspec.screen.display import screen_of  # noqa: PLC0415 - rich takes 30 ms
-    from pyspec.text.parts import Piece, result_of  # noqa: PLC0415 - --help needs neither
 
     screen, opener = screen_of(output.color), partial(open_model, models, drafts, engine)
     with closing(LlamaChat(opener, called=models.model)) as model:
@@ -255,8 +268,6 @@ def _conversation(
     if raw:
         hint = "leave out --continue or --raw"
         raise InputError("without a chat template there is no conversation to continue", hint)
-    from pyspec.chat.dialogue import held_with, load, newest, restore  # noqa: PLC0415 - only to go on
-
     path = newest()
     saved = load(path)
     conversation = restore(saved)
@@ -276,8 +287,6 @@ def _keep(
     seed: int,
 ) -> None:
     """Add an answer, unless empty, to its conversation, in its file or a new one of the log; say so if that cannot be written."""
-    from pyspec.chat.dialogue import new_path, save  # noqa: PLC0415 - after the answer
-
     if not (answer.text or answer.reasoning):
         return
     last = conversation.exchanges[-1]
@@ -294,7 +303,7 @@ def _keep(
 
 @contextmanager
 def _writer(
-    screen: Any, output: OutputOptions, piece: Callable[[int], bytes]
+    screen: Screen, output: OutputOptions, piece: Callable[[int], bytes]
 ) -> Iterator[Callable[[Piece], None]]:
     """Yield a function that shows a piece of the answer. A pipe gets plain text; --json prints everything at the end."""
     shown = output.reasoning != HIDE
@@ -313,7 +322,9 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _report(llm: Any, answer: Result, output: OutputOptions, max_tokens: int, screen: Any) -> None:
+def _report(
+    llm: Any, answer: Result, output: OutputOptions, max_tokens: int, screen: Screen
+) -> None:
     """Report on an answer that was shown. llm: the model that gave it."""
     if output.as_json:
         tell(json.dumps(_as_json(llm, answer, output.tokens), ensure_ascii=False))
@@ -328,11 +339,8 @@ def _report(llm: Any, answer: Result, output: OutputOptions, max_tokens: int, sc
         screen.note("stopped before the answer began")
     if cut := why_cut(answer, max_tokens, llm.n_ctx(), longer, wider):
         screen.note(cut)
-    if output.stats is False or not answer.speculation.get("rounds"):
-        return
-    screen.note(speed_sentence(answer.speculation, answer.rate))
-    if output.stats:
-        screen.note(stats_line(answer.speculation, answer.rate))
+    if output.stats is not False:
+        screen.stats(answer, counts=bool(output.stats))
 
 
 def _as_json(llm: Any, answer: Result, with_tokens: bool) -> dict[str, Any]:
@@ -393,16 +401,3 @@ def _schema(text: str) -> Language:
     from pyspec.grammar.schemas import of_schema  # noqa: PLC0415 - loads llguidance
 
     return of_schema(schema)
-
-
-def _grammar(text: str) -> Language:
-    from pyspec.grammar.languages import of_grammar  # noqa: PLC0415 - seldom needed
-
-    return of_grammar(text)
-
-
-_READERS: dict[str, Callable[[Any], Language]] = {
-    "json_schema": _schema,
-    "grammar": _grammar,
-    "grammar_file": lambda path: _grammar(file_text(path)),
-}

@@ -30,8 +30,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspec.hub.locate import resolve
-from pyspec.screen.words import counted, safe
-from pyspec.text.parts import Piece, Source, Token
+from pyspec.screen.words import counted, safe, speed_sentence, stats_line
+from pyspec.text.parts import Piece, Result, Source, Token
 
 # -- what takes a while: a bar or a moving line on a terminal, elsewhere plain lines or nothing ------------------------
 
@@ -250,6 +250,13 @@ class Screen:
     def error(self, text: str) -> None:
         """Print a sentence about what went wrong."""
         self._err.print(Text(safe(text), "red"), soft_wrap=not self._err.is_terminal)
+
+    def stats(self, answer: Result, *, counts: bool) -> None:
+        """Say how fast an answer came, and with `counts` what was drafted; nothing if nothing was decoded."""
+        if answer.speculation.get("rounds"):
+            self.note(speed_sentence(answer.speculation, answer.rate))
+            if counts:
+                self.note(stats_line(answer.speculation, answer.rate))
 
     @contextmanager
     def replying(
