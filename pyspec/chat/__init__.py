@@ -9,7 +9,7 @@ TWICE_S = 2.0  # a second Ctrl-C within this time, in seconds, quits, during an 
 SHOW, HIDE, UNASKED = "show", "hide", "off"  # reasoning; UNASKED asks the model for none
 
 
-def state_path(variable: str, name: str) -> Path | None:
+def _state_path(variable: str, name: str) -> Path | None:
     """Return a path for user state: from the variable, None if that is empty, else in the platform's folder."""
     named = os.environ.get(variable)
     if named is None:
@@ -17,3 +17,13 @@ def state_path(variable: str, name: str) -> Path | None:
 
         return platformdirs.user_state_path("pyspec", appauthor=False) / name
     return Path(named).expanduser() if named else None
+
+
+def log_folder() -> Path | None:
+    """Return the folder of the log of chats and answers; None for no log."""
+    return _state_path("PYSPEC_CHATS", "chats")
+
+
+def history_file() -> Path | None:
+    """Return the file of typed lines; None for no history."""
+    return _state_path("PYSPEC_CHAT_HISTORY", "chat-history")

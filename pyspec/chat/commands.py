@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,7 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
-from pyspec.chat import dialogue
+from pyspec.chat import dialogue, log_folder
 from pyspec.chat.settings import (
     FIELDS,
     USUAL,
@@ -72,18 +73,15 @@ def execute(chat: Chat, line: str) -> None:
     command.run(chat, argument.strip())
 
 
-def _is_there(path: str) -> bool:
-    try:
-        return Path(path).expanduser().exists()
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: a ~user that does not exist
-        return False
+def _expanded(path: str) -> str:
+    return os.path.expanduser(path)  # noqa: PTH111 - Path's raises for a ~user that does not exist
 
 
 def unquoted(argument: str) -> str:
     """Remove the quoting that a terminal adds to the path of a dropped file, unless a file with the quoted name exists."""
     with suppress(ValueError):  # the name itself has an apostrophe
         words = shlex.split(argument)
-        if len(words) == 1 and not _is_there(argument):
+        if len(words) == 1 and not os.path.exists(_expanded(argument)):  # noqa: PTH110 - Path's raises for some names
             return words[0]
     return argument
 
@@ -95,10 +93,7 @@ def find(name: str) -> Command | None:
 def _file(argument: str) -> Path:
     if not argument:
         raise InputError("name a file", "/help shows how each command is written")
-    try:
-        return Path(unquoted(argument)).expanduser()
-    except RuntimeError:  # a ~user that does not exist
-        return Path(argument)
+    return Path(_expanded(unquoted(argument)))
 
 
 def _help(chat: Chat, _argument: str) -> None:
@@ -124,7 +119,9 @@ def _clear(chat: Chat, _argument: str) -> None:
 
 
 def _undo(chat: Chat, _argument: str) -> None:
-    chat.screen.note(f"removed: {_beginning(chat.undo().user)}")
+    if not chat.conversation.exchanges:
+        raise InputError("there is nothing to undo", "ask something first")
+    chat.screen.note(f"removed: {_beginning(chat.conversation.exchanges.pop().user)}")
 
 
 def _beginning(text: str) -> str:
@@ -154,15 +151,14 @@ def _load(chat: Chat, argument: str, called: str = "") -> None:
     usual = values(ChatSettings())
     named = {own_name(name): value for name, value in saved.settings.items()}
     chat.set_by_user |= {name for name, value in named.items() if usual.get(name) != value}
-    chat.conversation, chat.pending = conversation, ""
-    chat.file = path
+    chat.conversation, chat.pending, chat.file = conversation, "", path
     for sentence in refused:
         chat.screen.note(f"setting not loaded: {sentence}")
     if note := dialogue.held_with(saved, chat.model.target().name):
         chat.screen.note(note)
     loaded = counted(len(conversation.exchanges), "exchange")
     chat.screen.note(f"loaded {loaded} from {called or path}")
-    show_last(chat)
+    _show_last(chat)
 
 
 def _chats(chat: Chat, argument: str) -> None:
@@ -185,7 +181,7 @@ def _chats(chat: Chat, argument: str) -> None:
         about = f"{moment:%Y-%m-%d %H:%M}  {saved.model.name}  {_beginning(first)}"
         rows.append((str(number), about))
     chat.screen.table(rows)
-    chat.screen.note(f"/chats N opens one, /forget deletes; they lie in {dialogue.log_folder()}")
+    chat.screen.note(f"/chats N opens one, /forget deletes; they lie in {log_folder()}")
 
 
 def _forget(chat: Chat, argument: str) -> None:
@@ -204,7 +200,7 @@ def _forget(chat: Chat, argument: str) -> None:
     chat.log, chat.kept = None, False
 
 
-def show_last(chat: Chat) -> None:
+def _show_last(chat: Chat) -> None:
     """Show the last question and the end of the last answer as a reminder."""
     if not chat.conversation.exchanges:
         return

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from pyspec.chat import state_path
+from pyspec.chat import log_folder
 from pyspec.errors import ContextOverflow, InputError, InputTooLong
 from pyspec.machine.files import parse, read_named, show, utf8, write_whole
 from pyspec.screen.words import counted
@@ -26,7 +26,6 @@ Encode = Callable[[Sequence[Message]], list[int]]
 FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, -c N has more room"
 MAX_TEXT = 1 << 20  # largest text file to read, or line to type, bytes
 _MAX_SESSION = 1 << 26
-FOLDER = "PYSPEC_CHATS"  # environment variable for the log's folder; empty for no log
 MAX_CHATS = 500  # most logged chats; the oldest are deleted
 
 
@@ -46,10 +45,6 @@ class Conversation:
 
     system: str | None = None
     exchanges: list[Exchange] = field(default_factory=list)
-
-    @property
-    def last_answer(self) -> Result | None:
-        return self.exchanges[-1].answer if self.exchanges else None
 
     def forget_tokens(self) -> None:
         """Keep only the text of answers: another model has other tokens, and another speed."""
@@ -257,11 +252,6 @@ def _read(path: Path, limit: int) -> bytes:
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
             raise InputTooLong(f"{path} is larger than {limit} bytes", "shorten it") from None
         raise InputError(f"cannot read {path}: {reason}", "name a readable file") from error
-
-
-def log_folder() -> Path | None:
-    """Return the folder of the chat log, or None for no log."""
-    return state_path(FOLDER, "chats")
 
 
 def new_path() -> Path | None:

@@ -20,7 +20,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
-from pyspec.chat import TWICE_S, state_path
+from pyspec.chat import TWICE_S, history_file
 from pyspec.chat.commands import COMMANDS, execute, find
 from pyspec.chat.dialogue import MAX_TEXT
 from pyspec.chat.talk import Chat
@@ -29,8 +29,7 @@ from pyspec.machine.files import utf8
 
 PROMPT, MORE = ">>> ", "... "
 QUOTE = '"""'
-HISTORY = "PYSPEC_CHAT_HISTORY"  # environment variable for the history file; empty for no history
-_INTERRUPTED = 130
+_INTERRUPTED = 130  # exit code
 
 
 @dataclass(frozen=True)
@@ -83,11 +82,11 @@ def _lines(stream: BinaryIO, limit: int) -> Iterator[str]:
         yield utf8(line, f"line {number} of stdin")
 
 
-def whole_entry(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[TypedText]:
+def whole_entry(stream: BinaryIO) -> Iterator[TypedText]:
     """Yield a stream as one entry, which is no command: it may be untrusted. Raises InputEncoding or InputTooLong."""
-    data = stream.read(limit + 1)
-    if len(data) > limit:
-        raise InputTooLong(f"stdin is longer than {limit} bytes", "shorten it")
+    data = stream.read(MAX_TEXT + 1)
+    if len(data) > MAX_TEXT:
+        raise InputTooLong(f"stdin is longer than {MAX_TEXT} bytes", "shorten it")
     yield TypedText(utf8(data, "stdin").strip("\n"), literal=True)
 
 
@@ -174,7 +173,7 @@ def _more_keys() -> bool:
 
 
 def _history() -> History:
-    path = state_path(HISTORY, "chat-history")
+    path = history_file()
     if path is None:
         return InMemoryHistory()
     try:

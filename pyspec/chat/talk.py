@@ -278,15 +278,11 @@ class Chat:
         )
         self._conclude(exchange.answer)
 
-    def undo(self) -> Exchange:
-        if not self.conversation.exchanges:
-            raise InputError("there is nothing to undo", "ask something first")
-        return self.conversation.exchanges.pop()
-
     def _answered(self) -> Result:
-        if (answer := self.conversation.last_answer) is None:
+        exchanges = self.conversation.exchanges
+        if not exchanges or exchanges[-1].answer is None:
             raise InputError("nothing was answered yet", "ask something first")
-        return answer
+        return exchanges[-1].answer
 
     def _seed(self, fallback: int) -> int:
         """Return the user's fixed seed, or `fallback` if that is larger; without a fixed seed, a random one."""

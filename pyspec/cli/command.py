@@ -190,12 +190,16 @@ def model_names(
 
 def tell(text: str | bytes, *, err: bool = False) -> None:
     """Print a line, but nothing that could control a terminal or forge a line of a log; a file or pipe gets all of it."""
-    from pyspec.screen.words import safe  # noqa: PLC0415 - takes time that --help need not
-
     if err or sys.stdout.isatty():
-        text = safe(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+        text = _safe(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
         text = _folded(text) if err else text
     click.echo(text, err=err)
+
+
+def _safe(text: str) -> str:
+    from pyspec.screen.words import safe  # noqa: PLC0415 - takes time that --help need not
+
+    return safe(text)
 
 
 def _folded(text: str) -> str:
@@ -211,14 +215,10 @@ class _LogLine(logging.Formatter):
     """Formats log lines as `tell` prints them."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        from pyspec.screen.words import safe  # noqa: PLC0415 - as above
-
-        return _folded(safe(super().formatMessage(record)).replace("\n", " "))
+        return _folded(_safe(super().formatMessage(record)).replace("\n", " "))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        from pyspec.screen.words import safe  # noqa: PLC0415 - as above
-
-        return safe(super().formatException(ei))
+        return _safe(super().formatException(ei))
 
 
 def guard_log() -> None:

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from shutil import get_terminal_size
 from traceback import walk_tb
@@ -44,7 +44,6 @@ _GONE = {
 """Commands of earlier versions, and what to use instead."""
 
 _COMPLETE = "_PYSPEC_COMPLETE"
-_STATE = (("CHATS", "chats"), ("CHAT_HISTORY", "chat-history"))  # what lies outside the cache
 _UTF8 = ("utf-8", "utf8", "utf_8")
 _OF_WRITING = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", None))
 
@@ -122,40 +121,39 @@ def info(as_json: bool) -> None:
     import llama_cpp  # noqa: PLC0415 - --help needs none of these
 
     from pyspec._version import __version__  # noqa: PLC0415
-    from pyspec.chat import state_path  # noqa: PLC0415
+    from pyspec.chat import history_file, log_folder  # noqa: PLC0415
     from pyspec.machine.devices import devices, layer_devices, missed_card  # noqa: PLC0415
     from pyspec.machine.files import cache_dir  # noqa: PLC0415
     from pyspec.machine.machine import default_threads  # noqa: PLC0415
     from pyspec.screen.display import screen_of  # noqa: PLC0415
 
-    system = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
-    rows = (
-        ("pyspec", __version__),
-        ("llama-cpp-python", llama_cpp.__version__),
-        *(("device", device) for device in devices() if device.kind != "CPU"),
-        *([] if layer_devices() else [("device", "none; everything runs on the CPU")]),
-        *(("backend", backend) for backend in _backends(system)),
-        ("threads", default_threads()),
-        ("cache", cache_dir()),
-        *((name, state_path(f"PYSPEC_{v}", name) or "none") for v, name in _STATE),
-    )
+    facts: dict[str, Any] = {
+        "pyspec": __version__,
+        "llama-cpp-python": llama_cpp.__version__,
+        "devices": [str(device) for device in devices() if device.kind != "CPU"],
+        "backends": _backends(llama_cpp.llama_print_system_info().decode("utf-8", "replace")),
+        "threads": default_threads(),
+        "cache": str(cache_dir()),
+        "chats": str(log_folder() or "none"),
+        "chat-history": str(history_file() or "none"),
+    }
     if as_json:
-        tell(json.dumps(_as_object(rows)))
+        tell(json.dumps(facts))
         return
-    screen_of("auto").table(((name, str(value)) for name, value in rows))
+    if not layer_devices():
+        facts["devices"].append("none; everything runs on the CPU")
+    screen_of("auto").table(_rows(facts))
     if missed := missed_card():
         tell(missed, err=True)
 
 
-def _as_object(rows: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """Return the rows as an object; devices and backends are lists, also where there is one or none."""
-    found: dict[str, Any] = {"devices": [], "backends": []}
-    for name, value in rows:
-        if (many := f"{name}s") not in found:
-            found[name.replace(" ", "_")] = value if isinstance(value, int) else str(value)
-        elif not isinstance(value, str) or name != "device":  # a sentence stands for no device
-            found[many].append(str(value))
-    return found
+def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield names and values, a row for each of several devices and backends."""
+    for name, fact in facts.items():
+        if isinstance(fact, list):
+            yield from ((name.removesuffix("s"), each) for each in fact)
+        else:
+            yield name, str(fact)
 
 
 def _backends(system: str) -> list[str]:

@@ -60,13 +60,20 @@ from pyspec.screen.words import safe
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def in_ascii(text: str, limit: int = 100) -> str:
-    """Return `text` in at most `limit` printable ASCII characters, so that it cannot control a terminal."""
-    shown = text[: limit + 1].encode("unicode_escape").decode("ascii")
-    return shown if len(shown) <= limit else shown[: limit - 3] + "..."
+_LONGEST = 100  # text of a file that is shown, characters
 
 
-@click.group(invoke_without_command=True)
+def _in_ascii(text: str) -> str:
+    """Return `text` in printable ASCII characters, so that it cannot control a terminal; a long one is cut."""
+    shown = text[: _LONGEST + 1].encode("unicode_escape").decode("ascii")
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 3] + "..."
+
+
+class _Models(click.Group):
+    command_class = Subcommand
+
+
+@click.group(cls=_Models, invoke_without_command=True)
 @click.pass_context
 def models(ctx: click.Context) -> None:
     """List, fetch, add, remove and inspect models: pyspec's own, and those of ollama, LM Studio and the Hugging Face cache."""
@@ -74,9 +81,7 @@ def models(ctx: click.Context) -> None:
         ctx.invoke(list_models, as_json=False, only_here=False)
 
 
-@models.command(
-    "list", cls=Subcommand, short_help="List the models on this machine, and known ones to fetch."
-)
+@models.command("list", short_help="List the models on this machine, and known ones to fetch.")
 @_AS_JSON
 @click.option("--here", "only_here", is_flag=True, help="Only models on this machine.")
 def list_models(as_json: bool, only_here: bool) -> None:
@@ -129,7 +134,7 @@ def _row(
     }  # fmt: skip
 
 
-@models.command(cls=Subcommand, short_help="Fetch a model and print its path.")
+@models.command(short_help="Fetch a model and print its path.")
 @click.argument("name")
 @click.option(
     "--as", "kind", type=click.Choice([*sorted(CONVERSIONS), ORIGINAL]),
@@ -202,7 +207,7 @@ def _draft_of(chat: ChatModel) -> str | None:
     return f"{chat.draft} ({size}{known.licence})"
 
 
-@models.command("search", cls=Subcommand, short_help="List chat models to fetch.")
+@models.command("search", short_help="List chat models to fetch.")
 @click.argument("words", nargs=-1)
 @_AS_JSON
 def search_models(words: tuple[str, ...], as_json: bool) -> None:
@@ -247,7 +252,7 @@ def _echo_path(path: Path, as_json: bool) -> None:
     tell(json.dumps(facts | {"sha256": file_sha256(path)}) if as_json else os.fsencode(path))
 
 
-@models.command(cls=Subcommand, short_help="Print the path of a model, fetching it if needed.")
+@models.command(short_help="Print the path of a model, fetching it if needed.")
 @click.argument("name", required=False, shell_complete=model_names)
 @_AS_JSON
 def path(name: str | None, as_json: bool) -> None:
@@ -257,7 +262,7 @@ def path(name: str | None, as_json: bool) -> None:
     _echo_path(found, as_json)
 
 
-@models.command("add", cls=Subcommand, short_help="Give a GGUF file a name.")
+@models.command("add", short_help="Give a GGUF file a name.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--name", help="Its name; if not given, the file name without .gguf.")
 def add_model(file: Path, name: str | None) -> None:
@@ -266,7 +271,7 @@ def add_model(file: Path, name: str | None) -> None:
     tell(f"{added.name} now names {shlex.quote(os.fspath(added.path))}", err=True)
 
 
-@models.command("rm", cls=Subcommand, short_help="Remove models from pyspec's own cache.")
+@models.command("rm", short_help="Remove models from pyspec's own cache.")
 @click.argument("names", nargs=-1, required=True, shell_complete=model_names)
 def remove_models(names: tuple[str, ...]) -> None:
     """Remove fetched and converted models from pyspec's own cache, or the name given to an added file.
@@ -277,7 +282,7 @@ def remove_models(names: tuple[str, ...]) -> None:
         tell(remove(name), err=True)
 
 
-@models.command(cls=Subcommand)
+@models.command()
 @click.argument("name", shell_complete=model_names)
 @_AS_JSON
 def info(name: str, as_json: bool) -> None:
@@ -298,7 +303,7 @@ def info(name: str, as_json: bool) -> None:
         return
     tell("metadata")
     for key, value in header.metadata.items():
-        tell(f"  {in_ascii(key)} = {_shown(value)}")
+        tell(f"  {_in_ascii(key)} = {_shown(value)}")
 
 
 def _info(header: Header) -> dict[str, Any]:
@@ -331,7 +336,7 @@ def _of_file(header: Header, name: str) -> Iterator[tuple[str, str]]:
     yield "size", f"{sum(p.stat().st_size for p in paths) / 1e6:.1f} MB"
     if (record := read_provenance(header.path)) is not None:
         yield "made", record.note
-    yield "format", f"GGUF v{header.version}, architecture {in_ascii(header.architecture)}"
+    yield "format", f"GGUF v{header.version}, architecture {_in_ascii(header.architecture)}"
     yield "vocabulary", f"{header.vocab_size} tokens"
     if told := suggested_by(header.path, name).sentence():
         yield "suggests", told
@@ -343,7 +348,7 @@ def _shown(value: object) -> str:
     if isinstance(value, Array):
         kind = "strings" if value.type == STRING else f"values of {SCALARS[value.type].size} bytes"
         return f"[{value.count} {kind}]"
-    return in_ascii(value) if isinstance(value, str) else str(value)
+    return _in_ascii(value) if isinstance(value, str) else str(value)
 
 
 # -- drafts for a target -----------------------------------------------------------------------------------------------
@@ -358,7 +363,7 @@ EXAMPLES = [
 @command(examples=EXAMPLES)
 @click.argument("model", required=False, shell_complete=model_names)
 @click.option("-m", "--model", "named", shell_complete=model_names, help="Same as MODEL.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_AS_JSON
 def draft(model: str | None, named: str | None, as_json: bool) -> None:
     """Find drafts for MODEL: files beside it, models here with the same vocabulary, then known ones to fetch.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -34,8 +34,7 @@ from pyspec.sampling.verification import Margin, Strict, Verification
 
 MAX_BYTES = 16 << 20  # largest file of a grammar, template or schema, bytes
 _BOOLS = {"true": True, "false": False}
-_KINDS: dict[str, Callable[[str], Any]]
-_KINDS = {"int": int, "float": float, "str": str, "bool": _BOOLS.__getitem__}
+_KINDS: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": _BOOLS.__getitem__}
 
 
 def _template_arg(text: str) -> tuple[str, Any]:
@@ -381,7 +380,7 @@ class SamplerOptions(_Numbers):  # type: ignore[misc]  # its fields come from th
         breakers = tuple(word for word in self.dry_sequence_breakers if word != "none")
         return Sampling(**{**own, "dry_sequence_breakers": breakers})
 
-    def suggested(self, path: Path, name: str = "") -> Mapping[str, float]:
+    def suggested(self, path: Path, name: str) -> Mapping[str, float]:
         """Return what a model suggests, and say what of it holds here. name: how the user called it."""
         found = suggested_by(path, name)
         if sentence := found.sentence(self.given):

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,8 +170,7 @@ class ServedModels(ModelOptions):
     def of(self, name: str | None) -> ModelOptions:
         """Return the same options for one model, by the name that clients use."""
         named = {served_name(word): word for word in self.model}
-        values = {each.name: getattr(self, each.name) for each in fields(ModelOptions)}
-        return ModelOptions(**{**values, "model": named.get(name or "", name)})
+        return ModelOptions(**{**vars(self), "model": named.get(name or "", name)})
 
     def names(self, *, catalogue: bool) -> list[str]:
         """Return the names that clients may ask for: these models, and with `catalogue` every local target."""

@@ -93,18 +93,18 @@ def test_commands_and_file_names_are_completed(tmp_path):
 
 def test_history_is_private_and_can_be_switched_off(tmp_path, monkeypatch):
     path = tmp_path / "deep" / "history"
-    monkeypatch.setenv(prompt.HISTORY, str(path))
+    monkeypatch.setenv("PYSPEC_CHAT_HISTORY", str(path))
     prompt._history().append_string("hi")
     assert path.stat().st_mode & 0o777 == 0o600
     assert "+hi" in path.read_text()
-    monkeypatch.setenv(prompt.HISTORY, "")
+    monkeypatch.setenv("PYSPEC_CHAT_HISTORY", "")
     prompt._history().append_string("secret")
     assert "secret" not in path.read_text()
 
 
 def test_a_folder_that_refuses_is_no_reason_not_to_talk(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setenv(prompt.HISTORY, str(tmp_path / "file" / "history"))
+    monkeypatch.setenv("PYSPEC_CHAT_HISTORY", str(tmp_path / "file" / "history"))
     history = prompt._history()
     history.append_string("hi")
     assert history.get_strings() == ["hi"]
@@ -112,7 +112,7 @@ def test_a_folder_that_refuses_is_no_reason_not_to_talk(tmp_path, monkeypatch):
 
 @pytest.fixture
 def keys(monkeypatch):
-    monkeypatch.setenv(prompt.HISTORY, "")
+    monkeypatch.setenv("PYSPEC_CHAT_HISTORY", "")
     with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
         yield pipe
 

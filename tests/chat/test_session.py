@@ -208,5 +208,5 @@ def test_sigterm_in_an_answer_keeps_it_and_leaves():
     model = FakeModel(["abcdef"], cancel_after=3)
     chat, _ = talk(model, QUIET, guard=lambda _cancel: nullcontext([15]))
     chat.send("hi")
-    assert chat.conversation.last_answer.text == "abc"
+    assert chat.conversation.exchanges[-1].answer.text == "abc"
     assert run(chat, script_entries(BytesIO(b"more\n"))) == 143
