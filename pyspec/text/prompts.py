@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +15,10 @@ from typing import Any, NamedTuple
 import llama_cpp
 
 from pyspec.errors import ContextOverflow, InputEncoding, InputError
-from pyspec.text.stream import begins
-from pyspec.vocab.tokenizer import piece_reader, tokens_with
+from pyspec.text.stream import begun
+from pyspec.vocab.tokenizer import PARSED, Words, piece_reader, tokens_with, words_of
 
-_LONGEST = 256  # how many characters at either end of a text are checked for part of a word
-_CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+_LONGEST = 256  # how many characters at a text's beginning are checked for the end of a word
 _BRACKETS = tuple("<[{\uff5c|\u2581")
 
 
@@ -33,49 +30,20 @@ class Vocabulary:
         self.piece = piece_reader(vocab, special=True)  # of any token, control tokens included
 
     @cached_property
-    def control(self) -> Words:
+    def control(self) -> ControlWords:
         """Control tokens and the unknown token: tokens only if the text is parsed for them."""
-        return Words(self._texts(_CONTROL))
+        return ControlWords(words_of(self._vocab, tokens_with(self._vocab, PARSED)))
 
     @cached_property
     def defined(self) -> dict[str, int]:
         """Words that llama.cpp turns into one token wherever they occur, if they look like marks, with a bracket in front."""
-        found = self._texts(llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
+        tokens = tokens_with(self._vocab, llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
+        found = words_of(self._vocab, tokens)
         return {word: i for word, i in found.items() if word.startswith(_BRACKETS) and word[1:]}
 
-    def strips(self, token: int) -> tuple[bool, bool]:
-        """Return whether a token strips the white space before it, and that after it."""
-        attr = llama_cpp.llama_vocab_get_attr(self._vocab, token)
-        return (
-            bool(attr & llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP),
-            bool(attr & llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP),
-        )
 
-    def _texts(self, attributes: int) -> dict[str, int]:
-        found = {}
-        for token in tokens_with(self._vocab, attributes):
-            data = llama_cpp.llama_vocab_get_text(self._vocab, token)
-            if text := data.decode("utf-8", "ignore"):
-                found[text] = token
-        return found
-
-
-class Words(dict[str, int]):
-    """Words and their ids. At each place in a text the longest word matches, as in llama.cpp."""
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        groups: dict[str, list[str]] = {}
-        for word in sorted(self, key=len, reverse=True):
-            groups.setdefault(word[:2], []).append(word)
-        # grouped by their first characters: a flat alternation of thousands is slow at every possible start
-        return re.compile("|".join(map(_any_of, groups.values())) or r"(?!)")
-
-    @cached_property
-    def _ends(self) -> tuple[tuple[list[str], set[str]], tuple[list[str], set[str]]]:
-        """The words in order and their first characters; the same of the words read backwards."""
-        words, backwards = sorted(self), sorted(word[::-1] for word in self)
-        return (words, {word[0] for word in words}), (backwards, {word[0] for word in backwards})
+class ControlWords(Words):
+    """Words that only a template may write."""
 
     @cached_property
     def edges(self) -> frozenset[str]:
@@ -83,47 +51,29 @@ class Words(dict[str, int]):
         return frozenset(chain.from_iterable((word[0], word[-1]) for word in self if _closed(word)))
 
     @cached_property
-    def open_ended(self) -> Words:
+    def open_ended(self) -> ControlWords:
         """Words that have a letter, a digit or a space at an end."""
-        return Words({word: i for word, i in self.items() if not _closed(word)})
+        return ControlWords({word: i for word, i in self.items() if not _closed(word)})
 
     @cached_property
     def joined(self) -> str:
         """All words as one text, in which parts of them can be found."""
         return "\0".join(self)
 
-    def found_in(self, text: str) -> list[tuple[int, str]]:
-        """Return the position and text of each word in a text, overlapping ones included."""
-        found, at = [], 0
-        while match := self.pattern.search(text, at):
-            found.append((match.start(), match[0]))
-            at = match.start() + 1
-        return found
+    @cached_property
+    def _both_ways(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The words, and the same read backwards."""
+        return tuple(self), tuple(word[::-1] for word in self)
 
     def joins(self, text: str) -> list[int]:
         """Return the ends of a text at which a neighbouring text could complete a word: 0, and the text's length."""
-        (words, firsts), (backwards, lasts) = self._ends
-        tail, head = text[-_LONGEST:], text[:_LONGEST][::-1]
-        places = []
-        if any(tail[n] in firsts and begins(words, tail[n:]) for n in range(len(tail))):
-            places.append(len(text))
-        if any(head[n] in lasts and begins(backwards, head[n:]) for n in range(len(head) - 1)):
-            places.append(0)
-        return places
+        words, backwards = self._both_ways
+        places = [len(text)] if begun(text, words) else []
+        return places + [0] * (begun(text[:_LONGEST][::-1], backwards) > 1)
 
 
 def _closed(word: str) -> bool:
     return not any(end.isalnum() or end.isspace() for end in (word[0], word[-1]))
-
-
-def _any_of(words: list[str]) -> str:
-    """Return a pattern for words with a common beginning."""
-    head = os.path.commonprefix(words)  # noqa: RUF071 - it is for any strings
-    rest = sorted((word[len(head) :] for word in words), key=len, reverse=True)
-    return re.escape(head) + f"(?:{'|'.join(map(re.escape, rest))})"
-
-
-_SPACE = " \t\n\v\f\r"
 
 
 @dataclass(frozen=True)
@@ -257,20 +207,13 @@ class PromptTokenizer:
         if not rendering.is_signed:
             return self._spelled(text, special=True, inner=inner)
         tokens: list[int] = []
-        control, at, after, strip = self.vocabulary.control, 0, inner, False
-        for match in control.pattern.finditer(text):
-            token = control[match[0]]
-            before, behind = self.vocabulary.strips(token)
-            piece = text[at : match.start()]
-            piece = piece.lstrip(_SPACE) if strip else piece
-            piece = piece.rstrip(_SPACE) if before else piece
-            tokens += self._words(piece, rendering, inner=after)
-            tokens.append(token)
-            at, after, strip = match.end(), False, behind
-        piece = text[at:]
-        return tokens + self._words(
-            piece.lstrip(_SPACE) if strip else piece, rendering, inner=after
-        )
+        for piece in self.vocabulary.control.split(text, self._vocab):
+            if isinstance(piece, int):
+                tokens.append(piece)
+                inner = False
+            else:
+                tokens += self._words(piece, rendering, inner=inner)
+        return tokens
 
     def _words(self, text: str, rendering: Rendering, *, inner: bool) -> list[int]:
         """Tokenize the text between control tokens. Words with a sign inside are split there, so that they stay text."""

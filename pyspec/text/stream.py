@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import lru_cache
 from typing import TypeVar
@@ -39,17 +39,12 @@ def begun(text: str, words: tuple[str, ...]) -> int:
     """Return the length of the longest end of `text` that is a proper prefix of one of `words`."""
     known, longest, firsts = _beginnings(words)
     for at in range(max(0, len(text) - longest + 1), len(text)):
-        if text[at] in firsts and begins(known, text[at:]):
-            return len(text) - at
+        if text[at] in firsts:
+            end = text[at:]
+            place = bisect_right(known, end)  # of the first word that is longer
+            if place < len(known) and known[place].startswith(end):
+                return len(end)
     return 0
-
-
-def begins(words: list[str], text: str) -> bool:
-    """Whether `text` is a proper prefix of one of these sorted words."""
-    at = bisect_left(words, text)
-    while at < len(words) and words[at] == text:
-        at += 1
-    return at < len(words) and words[at].startswith(text)
 
 
 class StopFinder:

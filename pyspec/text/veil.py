@@ -24,7 +24,7 @@ from itertools import islice
 from typing import Any
 
 from pyspec.errors import InputError
-from pyspec.text.prompts import Rendering, Words
+from pyspec.text.prompts import ControlWords, Rendering
 from pyspec.text.stream import any_of
 
 _DIGITS = 16
@@ -75,7 +75,11 @@ class Veil:
     """
 
     def __init__(
-        self, control: Words, defined: Collection[str], around: Collection[str], *written: str
+        self,
+        control: ControlWords,
+        defined: Collection[str],
+        around: Collection[str],
+        *written: str,
     ) -> None:
         self._control = control
         self._prefix = unused_digits(*written)
@@ -171,7 +175,8 @@ class Veil:
         words = self._open_ended
         if not words:
             return text
-        places = {at + 1 for at, _ in words.found_in(text)} | set(words.joins(text))
+        found = words.places(text, overlapping=True)
+        places = {start + 1 for start, _ in found} | set(words.joins(text))
         self.hid |= bool(places)
         for at in sorted(places, reverse=True):
             text = text[:at] + self._seam + text[at:]
@@ -179,7 +184,7 @@ class Veil:
 
     def frame(self, shown: str) -> list[str]:
         """Return the control words that a rendering with stand-ins has: they are the template's own."""
-        return self._control.pattern.findall(shown)
+        return [shown[start:end] for start, end in self._control.places(shown)]
 
     def bare(self, shown: str) -> str:
         """Return a rendering with all characters put back. Raises InputError if its template has cut stand-ins."""

@@ -21,9 +21,10 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer
 from pyspec._lib import address, check, ffi, lib
 from pyspec.errors import EngineError, InputEncoding, InputError
 
-_PARSED = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+PARSED = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+"""Attributes of words that are tokens only if the text is parsed for them."""
 _ALWAYS = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
-_SPACE = b" \t\n\v\f\r"
+_SPACE = " \t\n\v\f\r"
 
 SHORT = 512  # in shorter texts, bytes, llama.cpp finds the words as fast by itself
 _REPEATED = 32  # longest stretch between words that is tokenized only once, bytes
@@ -41,40 +42,56 @@ def tokens_with(vocab: Any, attributes: int) -> list[int]:
     return list(ids[0 : count[0]])
 
 
-class WordFinder:
-    """Finds a vocabulary's single-token words in texts; at each place the longest, as in llama.cpp."""
+def words_of(vocab: Any, tokens: Iterable[int], encoding: str = "utf-8") -> dict[str, int]:
+    """Return the texts of tokens, as their vocabulary has them, with the ids."""
+    read = llama_cpp.llama_vocab_get_text
+    found = {read(vocab, token).decode(encoding, "ignore"): token for token in tokens}
+    found.pop("", None)
+    return found
 
-    def __init__(self, vocab: Any) -> None:
-        self._vocab = vocab
+
+class Words(dict[str, int]):
+    """Single-token words and their ids. At each place in a text the longest word is found, as in llama.cpp.
+
+    Where one can begin is found by its first two characters, and how long it is by trying the lengths there are.
+    """
 
     @cached_property
-    def _everywhere(self) -> _Words:
-        """Words that are tokens in any text. llama.cpp makes some of them control words too, such as those that end an answer."""
-        return self._with(set(tokens_with(self._vocab, _ALWAYS)) - set(tokens_with(self._vocab, _PARSED)))  # fmt: skip
+    def _lengths(self) -> dict[str, list[int]]:
+        """The words' lengths by their beginnings, the greatest first."""
+        found: dict[str, set[int]] = {}
+        for word in self:
+            found.setdefault(word[:2], set()).add(len(word))
+        return {start: sorted(each, reverse=True) for start, each in found.items()}
 
     @cached_property
-    def _parsed(self) -> _Words:
-        """Those, and control words."""
-        return self._with(tokens_with(self._vocab, _ALWAYS | _PARSED))
+    def _starts(self) -> re.Pattern[str]:
+        starts = sorted(self._lengths, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, starts)) or r"(?!)")
 
-    def _with(self, tokens: Iterable[int]) -> _Words:
-        text = llama_cpp.llama_vocab_get_text
-        return _Words({text(self._vocab, token): token for token in tokens})
+    def places(self, text: str, *, overlapping: bool = False) -> Iterator[tuple[int, int]]:
+        """Yield where words begin and end, one after the other. overlapping: also those that begin within another."""
+        at = 0
+        while match := self._starts.search(text, at):
+            start = match.start()
+            end = start + self._length(text, start, match[0])
+            if end > start:
+                yield start, end
+            at = start + 1 if overlapping or end == start else end
 
-    def split(self, text: bytes, special: bool) -> Iterator[bytes | int] | None:
-        """Return the stretches of a text and the tokens between them; None if it is short.
+    def _length(self, text: str, start: int, head: str) -> int:
+        for first in {head: None, head[:1]: None}:
+            for n in self._lengths.get(first, ()):
+                if text[start : start + n] in self:
+                    return n
+        return 0
 
-        special: whether control words are tokens too.
-        """
-        if len(text) < SHORT:
-            return None
-        return self._pieces(text, self._parsed if special else self._everywhere)
-
-    def _pieces(self, text: bytes, words: _Words) -> Iterator[bytes | int]:
+    def split(self, text: str, vocab: Any) -> Iterator[str | int]:
+        """Yield the stretches of a text and the tokens between them, which may strip the white space around them."""
         at, strip = 0, False
-        for start, end in words.places(text):
-            token = words.ids[text[start:end]]
-            attr = llama_cpp.llama_vocab_get_attr(self._vocab, token)
+        for start, end in self.places(text):
+            token = self[text[start:end]]
+            attr = llama_cpp.llama_vocab_get_attr(vocab, token)
             piece = text[at:start].lstrip(_SPACE) if strip else text[at:start]
             if attr & llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP:
                 piece = piece.rstrip(_SPACE)
@@ -86,36 +103,33 @@ class WordFinder:
             yield piece
 
 
-class _Words:
-    """Words by id. Where one can begin is found by its first two bytes, and how long it is by trying the lengths there are."""
+class WordFinder:
+    """Splits texts at a vocabulary's single-token words. A text may be no UTF-8, so its characters here are its bytes."""
 
-    def __init__(self, ids: dict[bytes, int]) -> None:
-        ids.pop(b"", None)
-        self.ids = ids
-        lengths: dict[bytes, set[int]] = {}
-        for word in ids:
-            lengths.setdefault(word[:2], set()).add(len(word))
-        self._lengths = {start: sorted(each, reverse=True) for start, each in lengths.items()}
-        starts = sorted(lengths, key=len, reverse=True)
-        self._starts = re.compile(b"|".join(map(re.escape, starts)) or rb"(?!)")
+    def __init__(self, vocab: Any) -> None:
+        self._vocab = vocab
 
-    def places(self, text: bytes) -> Iterator[tuple[int, int]]:
-        """Yield where words begin and end, one after the other."""
-        at = 0
-        while match := self._starts.search(text, at):
-            start = match.start()
-            at = start + self._length(text, start, match[0])
-            if at > start:
-                yield start, at
-            else:
-                at = start + 1
+    @cached_property
+    def _everywhere(self) -> Words:
+        """Words that are tokens in any text. llama.cpp makes some of them control words too, such as those that end an answer."""
+        tokens = set(tokens_with(self._vocab, _ALWAYS)) - set(tokens_with(self._vocab, PARSED))
+        return Words(words_of(self._vocab, tokens, "latin-1"))
 
-    def _length(self, text: bytes, start: int, head: bytes) -> int:
-        for first in {head: None, head[:1]: None}:
-            for n in self._lengths.get(first, ()):
-                if text[start : start + n] in self.ids:
-                    return n
-        return 0
+    @cached_property
+    def _parsed(self) -> Words:
+        """Those, and control words."""
+        return Words(words_of(self._vocab, tokens_with(self._vocab, _ALWAYS | PARSED), "latin-1"))
+
+    def split(self, text: bytes, special: bool) -> Iterator[bytes | int] | None:
+        """Return the stretches of a text and the tokens between them; None if it is short.
+
+        special: whether control words are tokens too.
+        """
+        if len(text) < SHORT:
+            return None
+        words = self._parsed if special else self._everywhere
+        pieces = words.split(text.decode("latin-1"), self._vocab)
+        return (each if isinstance(each, int) else each.encode("latin-1") for each in pieces)
 
 
 def tokens_by_piece(

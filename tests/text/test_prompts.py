@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, records_of
-from pyspec.text.prompts import FillIn, OtherFile, Words
+from pyspec.text.prompts import ControlWords, FillIn, OtherFile
 
 MARKS = ("<pre>", "<suf>", "<mid>", "<rep>", "<sep>")
 FIRST = len(tiny.ASCII)
@@ -116,12 +116,13 @@ def test_neighbours_that_could_complete_a_word_are_known(words, text):
     starts = [text[:n] for n in range(2, len(text) + 1)]
     behind = any(end != word and word.startswith(end) for word in words for end in ends)
     before = any(start != word and word.endswith(start) for word in words for start in starts)
-    made = Words({word: n for n, word in enumerate(words)})
+    made = ControlWords({word: n for n, word in enumerate(words)})
     assert made.joins(text) == [len(text)] * behind + [0] * before
 
 
 @given(words=WORDS, text=TEXTS)
 def test_the_longest_word_is_found_at_each_place(words, text):
     at = ((n, [word for word in words if text.startswith(word, n)]) for n in range(len(text)))
-    wanted = [(n, max(found, key=len)) for n, found in at if found]
-    assert Words({word: n for n, word in enumerate(words)}).found_in(text) == wanted
+    wanted = [(n, n + len(max(found, key=len))) for n, found in at if found]
+    made = ControlWords({word: n for n, word in enumerate(words)})
+    assert list(made.places(text, overlapping=True)) == wanted
