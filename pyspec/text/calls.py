@@ -12,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspec.text.parts import AnswerPart, encodable, is_object, properties_of
@@ -171,7 +172,7 @@ class BareCalls(ObjectCalls):
             return (yield from read_objects(s, calls, self.close))
         runner = next((name for name in _PYTHON if name in calls.functions), None)
         if runner is None:
-            return (yield from _read_builtin(s, calls))
+            return (yield from read_python(s, calls, r"((?s:.*))\.call"))
         parts: list[str] = []
         yield from s.copy((), parts.append)
         calls.begin(runner)
@@ -181,26 +182,20 @@ class BareCalls(ObjectCalls):
         return calls.end()
 
 
-def _read_builtin(s: Scanner, calls: Calls) -> Scan[bool]:
-    name, bracket = yield from s.until(("(",))
-    name = name.strip()
-    if not bracket or not name.endswith(".call"):
+def read_python(s: Scanner, calls: Calls, head: str) -> Scan[bool]:
+    """Read a call in Python's form, `NAME(a=1, b='x')`. head: pattern of all before the bracket; its group is the name."""
+    text, bracket = yield from s.until(("(",))
+    match = re.fullmatch(head, text.strip())
+    if not bracket or not match:
         return False
-    calls.begin(name.removesuffix(".call"))
-    if not (yield from read_keywords(s, calls)):
-        return False
-    return calls.end()
-
-
-def read_keywords(s: Scanner, calls: Calls) -> Scan[bool]:
-    """Read arguments in Python's form after the opening bracket, `a=1, b='x')`; return True at the closing bracket."""
+    calls.begin(match[1])
     calls.add("{")
     before = ""
     while True:
         yield from s.space()
         if (yield from s.accept(")")):
             calls.add("}")
-            return True
+            return calls.end()
         key, found = yield from s.until(("=", ")", ","))
         if found != "=":
             return False
@@ -223,8 +218,7 @@ def read_objects(
     listed = bool((yield from s.accept("[")))
     while True:
         yield from s.space()
-        read = _read_keyed(s, calls) if keyed else _ObjectReader(s, calls, known=known).read()
-        if not (yield from read):
+        if not (yield from _ObjectReader(s, calls, keyed=keyed, known=known).read()):
             return False
         yield from s.space()
         char = yield from s.peek()
@@ -246,8 +240,8 @@ def read_objects(
 class _ObjectReader:
     """Reads one call; returns False before it emits any argument if the object is not a call."""
 
-    def __init__(self, s: Scanner, calls: Calls, *, known: bool) -> None:
-        self._s, self._calls, self._known = s, calls, known
+    def __init__(self, s: Scanner, calls: Calls, *, keyed: bool, known: bool) -> None:
+        self._s, self._calls, self._keyed, self._known = s, calls, keyed, known
         self._name, self._early = "", ""  # arguments may come before the name
 
     def read(self) -> Scan[bool]:
@@ -265,6 +259,11 @@ class _ObjectReader:
 
     def _pair(self) -> Scan[bool]:
         key = yield from _read_key(self._s)
+        if self._keyed:
+            if not key or self._name:
+                return False
+            self._name = key
+            return (yield from read_arguments(self._s, self._calls, key))
         if key in _NAMES and not self._name:
             self._name = yield from _read_text(self._s)
             return bool(self._name) and (not self._known or self._name in self._calls.functions)
@@ -285,19 +284,6 @@ class _ObjectReader:
             self._calls.begin(self._name)
             self._calls.add(self._early or "{}")
         return self._calls.end()
-
-
-def _read_keyed(s: Scanner, calls: Calls) -> Scan[bool]:
-    if not (yield from s.accept("{")):
-        return False
-    yield from s.space()
-    name = yield from _read_key(s)
-    if not name or not (yield from read_arguments(s, calls, name)):
-        return False
-    yield from s.space()
-    if not (yield from s.accept("}")):
-        return False
-    return calls.end()
 
 
 def _read_key(s: Scanner) -> Scan[str | None]:
@@ -334,12 +320,32 @@ def read_arguments(s: Scanner, calls: Calls, name: str, call_id: str = "") -> Sc
         text = yield from _read_text(s)
     else:
         yield from s.json(parts.append)
-        text = "{}" if parts == ["null"] or "".join(parts) == "null" else ""
+        text = "{}" if "".join(parts) == "null" else ""
     if not text:
         return False
     calls.begin(name, call_id)
     calls.add(text)
     return True
+
+
+def read_several(
+    s: Scanner, mark: str, marks: tuple[str, str], read_one: Callable[[], Scan[bool]]
+) -> Scan[bool]:
+    """Read calls one by one after `mark`, which begins the first call or all of them.
+
+    marks: what begins each call, and what ends all of them; both may be empty.
+    """
+    begins = marks[0]
+    if begins and mark != begins:
+        yield from s.space()
+        if not (yield from s.accept(begins)):
+            return False
+    while (yield from read_one()):
+        yield from s.space()
+        found = yield from s.accept(*filter(None, marks))
+        if not found or found != begins:
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -365,20 +371,12 @@ class NamedCalls(CallForm):
         return tuple(filter(None, (*self.section, self.open, self.close, *self.others)))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        if mark == self.section[0] != self.open:
-            yield from s.space()
-            if not (yield from s.accept(self.open)):
-                return False
         if self.listed:
             yield from s.space()
             if (yield from s.peek()) in ("[", "{"):
                 return (yield from read_objects(s, calls, ""))
-        while (yield from self._read_one(s, calls)):
-            yield from s.space()
-            ends = filter(None, (self.open, self.section[1]))
-            if (yield from s.accept(*ends)) != self.open:
-                return True
-        return False
+        ends = self.open, self.section[1]
+        return (yield from read_several(s, mark, ends, partial(self._read_one, s, calls)))
 
     def _read_one(self, s: Scanner, calls: Calls) -> Scan[bool]:
         ends = tuple(filter(None, ("{", self.close)))

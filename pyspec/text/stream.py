@@ -78,7 +78,8 @@ class StopFinder:
 _T = TypeVar("_T")
 Scan = Generator[None, None, _T]  # a reader: it yields to wait for text, and returns what it found
 MAX_NAME = 256  # longest name of a function and the like, characters
-_OUTSIDE, _INSIDE = re.compile(r'["{}\[\]]'), re.compile(r'["\\\x00-\x1f]')
+_OUTSIDE = ('"', "{", "}", "[", "]")  # what counts between the strings of JSON
+_INSIDE = ('"', "\\", *map(chr, range(32)))  # what counts in them
 _SCALAR_END = re.compile(r"[^\w.+-]")
 _SPACE = re.compile(r"\s*")
 
@@ -200,12 +201,10 @@ class Scanner:
         emit(self.take(1))
         closers = [_CLOSERS[first]]
         while closers:
-            found = yield from self._next(_OUTSIDE, emit)
-            if not found:
+            found = yield from self.copy(_OUTSIDE, emit)
+            if not found or (found in "}]" and found != closers.pop()):
                 return False
-            if found in "}]" and found != closers.pop():
-                return False
-            emit(self.take(1))
+            emit(found)
             if found == '"':
                 if not (yield from self._string(emit)):
                     return False
@@ -213,32 +212,18 @@ class Scanner:
                 closers.append(_CLOSERS[found])
         return True
 
-    def _next(self, pattern: re.Pattern[str], emit: Callable[[str], object]) -> Scan[str]:
-        """Emit text up to the next match of `pattern`, and return the match without reading it."""
-        while True:
-            match = pattern.search(self._text, self._at)
-            end = match.start() if match else len(self._text)
-            if end > self._at:
-                emit(self.take(end - self._at))
-            if match:
-                return match[0]
-            if self.ended:
-                return ""
-            yield
-
     def _string(self, emit: Callable[[str], object]) -> Scan[bool]:
         """Emit the rest of a string after its opening quote."""
-        while found := (yield from self._next(_INSIDE, emit)):
-            char = self.take(1)
-            if found == '"':
-                emit(char)
-                return True
+        while found := (yield from self.copy(_INSIDE, emit)):
             if found == "\\":
                 if not (yield from self.peek()):
                     return False
-                emit(char + self.take(1))
+                emit(found + self.take(1))
+            elif found != '"':
+                emit(json_inside(found))
             else:
-                emit(json.dumps(char)[1:-1])
+                emit(found)
+                return True
         return False
 
     def _scalar(self, emit: Callable[[str], object]) -> Scan[bool]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from pyspec.text.calls import CallForm, Calls, read_keywords
+from pyspec.text.calls import CallForm, Calls, read_python, read_several
 from pyspec.text.parts import properties_of
 from pyspec.text.stream import Scan, Scanner, json_inside, read_near_json
 
@@ -51,16 +52,8 @@ class TaggedCalls(CallForm):
         return tuple(filter(None, (*found, self.value_open, self.value_close, self.call_close)))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        if mark == self.open and self.name_open:
-            yield from s.space()
-            if not (yield from s.accept(self.name_open)):
-                return False
-        while (yield from self._read_one(s, calls)):
-            yield from s.space()
-            marks = filter(None, (self.close, self.name_open))
-            if (yield from s.accept(*marks)) != self.name_open or not self.name_open:
-                return True
-        return False
+        ends = self.name_open, self.close
+        return (yield from read_several(s, mark, ends, partial(self._read_one, s, calls)))
 
     def _read_one(self, s: Scanner, calls: Calls) -> Scan[bool]:
         yield from s.space()
@@ -222,11 +215,7 @@ class PythonCalls(CallForm):
         yield from s.accept("[")
         while True:
             yield from s.space()
-            name, bracket = yield from s.until(("(",))
-            if not bracket or not name.strip().replace(".", "_").isidentifier():
-                return False
-            calls.begin(name.strip())
-            if not (yield from read_keywords(s, calls)) or not calls.end():
+            if not (yield from read_python(s, calls, r"((?!\d)[\w.]+)")):
                 return False
             yield from s.space()
             if not (yield from s.accept(",")):
