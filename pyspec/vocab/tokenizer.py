@@ -103,59 +103,6 @@ class Words(dict[str, int]):
             yield piece
 
 
-class WordFinder:
-    """Splits texts at a vocabulary's single-token words. A text may be no UTF-8, so its characters here are its bytes."""
-
-    def __init__(self, vocab: Any) -> None:
-        self._vocab = vocab
-
-    @cached_property
-    def _everywhere(self) -> Words:
-        """Words that are tokens in any text. llama.cpp makes some of them control words too, such as those that end an answer."""
-        tokens = set(tokens_with(self._vocab, _ALWAYS)) - set(tokens_with(self._vocab, PARSED))
-        return Words(words_of(self._vocab, tokens, "latin-1"))
-
-    @cached_property
-    def _parsed(self) -> Words:
-        """Those, and control words."""
-        return Words(words_of(self._vocab, tokens_with(self._vocab, _ALWAYS | PARSED), "latin-1"))
-
-    def split(self, text: bytes, special: bool) -> Iterator[bytes | int] | None:
-        """Return the stretches of a text and the tokens between them; None if it is short.
-
-        special: whether control words are tokens too.
-        """
-        if len(text) < SHORT:
-            return None
-        words = self._parsed if special else self._everywhere
-        pieces = words.split(text.decode("latin-1"), self._vocab)
-        return (each if isinstance(each, int) else each.encode("latin-1") for each in pieces)
-
-
-def tokens_by_piece(
-    pieces: Iterator[bytes | int], tokens_of: Callable[[bytes], list[int]]
-) -> list[int]:
-    """Return the tokens of the pieces that `WordFinder.split` returns. Raises InputError if that takes longer than BUDGET_S."""
-    known: dict[bytes, list[int]] = {}
-    found: list[int] = []
-    end = monotonic() + BUDGET_S
-    for piece in pieces:
-        if isinstance(piece, int):
-            found.append(piece)
-            continue
-        if (tokens := known.get(piece)) is None:
-            if monotonic() > end:
-                raise InputError(
-                    f"turning the text into tokens takes longer than {BUDGET_S:.0f} s",
-                    "send it in parts",
-                )
-            tokens = tokens_of(piece)
-            if len(piece) <= _REPEATED and len(known) < _MAX_KNOWN:
-                known[piece] = tokens
-        found += tokens
-    return found
-
-
 _Result = TypeVar("_Result")
 
 _STARTING = threading.Lock()  # guards `threading.stack_size`, which applies to the whole process
@@ -370,17 +317,16 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         self._address = address(self._vocab)
         self._piece = _Pieces(self._vocab, special=False, ends=True).__getitem__
         self._special = piece_reader(self._vocab, special=True)
-        self._finder = WordFinder(self._vocab)
         self._alphabet = Alphabet.of(self._vocab)
         metadata = {
             **getattr(llama, "metadata", {}),
             **(getattr(llama, "kv_overrides", None) or {}),
         }
-        self._words = Pretokenizer(self._vocab, str(metadata.get("tokenizer.ggml.pre", "")))
+        self._expressions = Pretokenizer(self._vocab, str(metadata.get("tokenizer.ggml.pre", "")))
 
     def fewest(self, text: bytes) -> int:
         """Return a lower bound of a text's token count without tokenizing it, from the bytes of the longest token."""
-        if self._alphabet is not None or not self._words.keeps_all:
+        if self._alphabet is not None or not self._expressions.keeps_all:
             return 0
         return -(-len(text.translate(None, b" \t\n\v\f\r")) // self._longest)
 
@@ -396,16 +342,47 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         _check_there(self._address)
         if self._alphabet is not None:
             self._alphabet.check(text, special)
-        text = self._words.mend(text)
-        pieces = self._finder.split(text, special)
-        if pieces is None:
+        text = self._expressions.mend(text)
+        if len(text) < SHORT:
             return self._deep(text, add_bos, special)
         head, tail = self._ends if add_bos else ([], [])
-        return [
-            *head,
-            *tokens_by_piece(pieces, lambda piece: self._deep(piece, False, False)),
-            *tail,
-        ]
+        return [*head, *self._by_words(text, special), *tail]
+
+    @cached_property
+    def _everywhere(self) -> Words:
+        """Words that are tokens in any text. llama.cpp makes some of them control words too, such as those that end an answer."""
+        tokens = set(tokens_with(self._vocab, _ALWAYS)) - set(tokens_with(self._vocab, PARSED))
+        return Words(words_of(self._vocab, tokens, "latin-1"))
+
+    @cached_property
+    def _parsed(self) -> Words:
+        """Those, and control words."""
+        return Words(words_of(self._vocab, tokens_with(self._vocab, _ALWAYS | PARSED), "latin-1"))
+
+    def _by_words(self, text: bytes, special: bool) -> list[int]:
+        """Tokenize a text word by word, and what is between them. special: whether control words are tokens too.
+
+        The text may be no UTF-8, so its characters are its bytes here. Raises InputError if it takes longer than BUDGET_S.
+        """
+        words = self._parsed if special else self._everywhere
+        known: dict[str, list[int]] = {}
+        found: list[int] = []
+        end = monotonic() + BUDGET_S
+        for piece in words.split(text.decode("latin-1"), self._vocab):
+            if isinstance(piece, int):
+                found.append(piece)
+                continue
+            if (tokens := known.get(piece)) is None:
+                if monotonic() > end:
+                    raise InputError(
+                        f"turning the text into tokens takes longer than {BUDGET_S:.0f} s",
+                        "send it in parts",
+                    )
+                tokens = self._deep(piece.encode("latin-1"), False, False)
+                if len(piece) <= _REPEATED and len(known) < _MAX_KNOWN:
+                    known[piece] = tokens
+            found += tokens
+        return found
 
     @cached_property
     def _ends(self) -> tuple[list[int], list[int]]:
@@ -416,7 +393,7 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         return whole[:at], whole[at + len(bare) :]
 
     def _deep(self, text: bytes, add_bos: bool, special: bool) -> list[int]:
-        if not (stack := self._words.stack(text)):
+        if not (stack := self._expressions.stack(text)):
             return self._tokens(text, add_bos, special)
         return call_with_stack(lambda: self._tokens(text, add_bos, special), stack)
 
