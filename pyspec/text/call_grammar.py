@@ -15,6 +15,7 @@ from pyspec.grammar.schemas import json_expression, part_of
 from pyspec.text.calls import BareCalls, CallForm, NamedCalls, ObjectCalls, SpokenCalls
 from pyspec.text.notation import MARKS, Notation, Start
 from pyspec.text.parts import properties_of
+from pyspec.text.stream import any_of
 from pyspec.text.tagged import QUOTE, GemmaCalls, TaggedCalls, types_of
 
 Functions = Mapping[str, Any]  # schemas of parameters by function name, as of `tool_schema`
@@ -84,14 +85,15 @@ class AnswerGrammar:
         return name
 
     def _mark(self, text: str) -> str:
-        """Return an expression for a mark: its token, or its characters."""
+        """Return an expression for a mark: its token, or its characters; empty for a mark that the family lacks."""
         token = self._token_of(text) if self._token_of and text else None
-        return literal(text) if token is None else f"<[{token}]>"
+        if token is not None:
+            return f"<[{token}]>"
+        return literal(text) if text else ""
 
     def _marks(self, text: str, known: tuple[str, ...]) -> str:
         """Return an expression for a text that contains marks."""
-        pattern = "|".join(map(re.escape, sorted(filter(None, known), key=len, reverse=True)))
-        pieces = re.split(f"({pattern})", text) if pattern else [text]
+        pieces = re.split(f"({any_of(known).pattern})", text)
         return " ".join(
             self._mark(piece) if piece in known else literal(piece) for piece in pieces if piece
         )
@@ -167,7 +169,7 @@ class AnswerGrammar:
         call = self._each(functions, write)
         if isinstance(form, BareCalls):
             return self._several(call, literal("; "))
-        first, last = self._mark(form.open), self._mark(form.close) if form.close else ""
+        first, last = self._mark(form.open), self._mark(form.close)
         if form.listed:
             listed = self._several(call, '"," " "?')
             return f'{first} " "? "[" {_NEWLINE} {listed} {_NEWLINE} "]" {last}'
@@ -181,11 +183,10 @@ class AnswerGrammar:
             head = self._marks(before.replace("NAME", name), form.marks)
             if sign:
                 head += f" {_IDS[sign]} {self._marks(behind.replace('NAME', name), form.marks)}"
-            fence = (
-                literal(f"\n{form.behind}") if form.behind and form.behind in form.written else ""
-            )
-            last = self._mark(form.close) if form.close else ""
-            return f"{head} {self._rule(f'args{i}', json_expression(schema))} {fence} {last}"
+            fenced = form.behind and form.behind in form.written
+            fence = literal(f"\n{form.behind}") if fenced else ""
+            arguments = self._rule(f"args{i}", json_expression(schema))
+            return f"{head} {arguments} {fence} {self._mark(form.close)}"
 
         call = self._each(functions, write)
         if isinstance(form, SpokenCalls):  # the prompt ends with the first mark
@@ -193,12 +194,8 @@ class AnswerGrammar:
             first = self._rule("first", " | ".join(bare))
             return f"{first} ( {call} )*" if self._many else first
         calls = self._several(call, _NEWLINE)
-        begin, end = form.section
-        return (
-            f"{self._mark(begin)} {_NEWLINE} {calls} {_NEWLINE} {self._mark(end)}"
-            if begin
-            else calls
-        )
+        begin, end = map(self._mark, form.section)
+        return f"{begin} {_NEWLINE} {calls} {_NEWLINE} {end}" if begin else calls
 
     def _in_channels(self, functions: Functions) -> str:
         def write(name: str, schema: Any, _i: int) -> str:
@@ -237,9 +234,7 @@ class AnswerGrammar:
             ends = (
                 form.text_key if text and form.text_key else form.key_ends[-1 if text else -2 :][0]
             )
-            first = f"{self._mark(form.key_open)} {literal(key)} {self._mark(ends)} {_NEWLINE}"
-            if form.value_open:
-                first += f" {self._mark(form.value_open)}"
+            first = f"{self._mark(form.key_open)} {literal(key)} {self._mark(ends)} {_NEWLINE} {self._mark(form.value_open)}"
             values = schema.get("enum")
             if text and isinstance(values, list) and all(isinstance(v, str) for v in values):
                 value = f"( {' | '.join(map(literal, values))} ) {_NEWLINE} {self._mark(form.value_close)}"
@@ -251,14 +246,14 @@ class AnswerGrammar:
 
         def write(name: str, schema: Any, i: int) -> str:
             ends = literal(form.name_close) if form.name_close.strip() else ""
-            head = f"{self._mark(form.name_open) if form.name_open else ''} {literal(name)} {ends} {_NEWLINE}"
+            head = f"{self._mark(form.name_open)} {literal(name)} {ends} {_NEWLINE}"
             arguments = self._arguments(f"args{i}", schema, argument)
             return f"{head} {arguments} {self._mark(form.call_close)}"
 
         call = self._each(functions, write)
         if not form.open:
             return self._several(call, _NEWLINE)
-        last = self._mark(form.close) if form.close and form.close != form.call_close else ""
+        last = self._mark(form.close) if form.close != form.call_close else ""
         space = _NEWLINE if form.name_open else ""
         one = self._rule("one", f"{self._mark(form.open)} {space} {call} {_NEWLINE} {last}")
         return self._several(one, _NEWLINE)
