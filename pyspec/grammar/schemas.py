@@ -130,9 +130,10 @@ def of_schema(schema: Any) -> Language:
 def _strict(schema: str) -> str:
     """A schema as llguidance takes it. Raises InputError."""
     whole = json.loads(schema)
-    made = closed(_plain(whole))
-    if not (why := _problem(made)):
-        return _written(made)
+    made = _written(closed(_plain(whole)))
+    why, _ = _read(made)
+    if not why:
+        return made
     at, key = next(_blamed(whole, why), ("", ""))
     if why.startswith("Unimplemented keys: "):
         said = f"{key} at {at} cannot be followed"
@@ -192,11 +193,6 @@ def _written(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
     text = json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
     literal(text)  # which refuses what is not Unicode
     return text
-
-
-def _problem(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
-    """Why llguidance does not take a schema; empty if it does."""
-    return _read(_written(schema, lenient=lenient))[0]
 
 
 @lru_cache(maxsize=512)
@@ -314,7 +310,8 @@ def part_of(whole: Mapping[str, Any], part: Any) -> dict[str, Any]:
     if isinstance(behind := pointed(whole, found.get("$ref")), dict):
         found = {**behind, **{key: value for key, value in found.items() if key != "$ref"}}
     made = {**found, **{key: whole[key] for key in DEFINED if key in whole}}
-    return {} if _problem(made, lenient=True) else made
+    why, _ = _read(_written(made, lenient=True))
+    return {} if why else made
 
 
 def _usual(schema: Any) -> Any:

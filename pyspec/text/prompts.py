@@ -22,26 +22,6 @@ _LONGEST = 256  # how many characters at a text's beginning are checked for the 
 _BRACKETS = tuple("<[{\uff5c|\u2581")
 
 
-class Vocabulary:
-    """The words that are single tokens, by id."""
-
-    def __init__(self, vocab: Any) -> None:
-        self._vocab = vocab
-        self.piece = piece_reader(vocab, special=True)  # of any token, control tokens included
-
-    @cached_property
-    def control(self) -> ControlWords:
-        """Control tokens and the unknown token: tokens only if the text is parsed for them."""
-        return ControlWords(words_of(self._vocab, tokens_with(self._vocab, PARSED)))
-
-    @cached_property
-    def defined(self) -> dict[str, int]:
-        """Words that llama.cpp turns into one token wherever they occur, if they look like marks, with a bracket in front."""
-        tokens = tokens_with(self._vocab, llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
-        found = words_of(self._vocab, tokens)
-        return {word: i for word, i in found.items() if word.startswith(_BRACKETS) and word[1:]}
-
-
 class ControlWords(Words):
     """Words that only a template may write."""
 
@@ -124,9 +104,23 @@ class PromptTokenizer:
     def __init__(self, llm: Any) -> None:
         # not the model itself, which may hold whatever holds this object
         self._tokenizer, self._vocab = llm.tokenizer_, llm._model.vocab
-        self.vocabulary = Vocabulary(self._vocab)
+        self.piece = piece_reader(
+            self._vocab, special=True
+        )  # of any token, control tokens included
         self._add_bos, self._bos = bool(llm._model.add_bos_token()), llm.token_bos()
         self.most: int | None = None  # tokens of the longest prompt that fits, if known
+
+    @cached_property
+    def control(self) -> ControlWords:
+        """Control tokens and the unknown token: tokens only if the text is parsed for them."""
+        return ControlWords(words_of(self._vocab, tokens_with(self._vocab, PARSED)))
+
+    @cached_property
+    def defined(self) -> dict[str, int]:
+        """Words that llama.cpp turns into one token wherever they occur, if they look like marks, with a bracket in front."""
+        tokens = tokens_with(self._vocab, llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
+        found = words_of(self._vocab, tokens)
+        return {word: i for word, i in found.items() if word.startswith(_BRACKETS) and word[1:]}
 
     def prompt(
         self, rendering: Rendering, kept: Sequence[tuple[int, int, list[int]]] = ()
@@ -180,22 +174,20 @@ class PromptTokenizer:
 
     def text(self, ids: Iterable[int]) -> str:
         """Return the text of tokens, control tokens included."""
-        return b"".join(map(self.vocabulary.piece, ids)).decode("utf-8", "replace")
+        return b"".join(map(self.piece, ids)).decode("utf-8", "replace")
 
     @cached_property
     def ends(self) -> frozenset[str]:
         """Control words that end an answer."""
-        control = self.vocabulary.control.items()
-        return frozenset(
-            word for word, i in control if llama_cpp.llama_vocab_is_eog(self._vocab, i)
-        )
+        is_end = llama_cpp.llama_vocab_is_eog
+        return frozenset(word for word, i in self.control.items() if is_end(self._vocab, i))
 
     def without_end(self, ids: Iterable[int], *, space: bool = False) -> list[int]:
         """Return the tokens without end-of-generation tokens at the end, and with `space` without white space there."""
         kept = list(ids)
         while kept and (
             llama_cpp.llama_vocab_is_eog(self._vocab, kept[-1])
-            or (space and not self.vocabulary.piece(kept[-1]).strip())
+            or (space and not self.piece(kept[-1]).strip())
         ):
             kept.pop()
         return kept
@@ -207,7 +199,7 @@ class PromptTokenizer:
         if not rendering.is_signed:
             return self._spelled(text, special=True, inner=inner)
         tokens: list[int] = []
-        for piece in self.vocabulary.control.split(text, self._vocab):
+        for piece in self.control.split(text, self._vocab):
             if isinstance(piece, int):
                 tokens.append(piece)
                 inner = False

@@ -269,9 +269,9 @@ class ChatTemplate:
 
         Raises InputError if the template takes the user's word for its own, or leaves out texts without such words.
         """
-        vocabulary, source = self._opened().vocabulary, self.sources[name]
-        defined = [word for word in vocabulary.defined if word in source]
-        veil = Veil(vocabulary.control, defined, self._around(name), text, source, written(inputs))
+        tokens, source = self._opened(), self.sources[name]
+        defined = [word for word in tokens.defined if word in source]
+        veil = Veil(tokens.control, defined, self._around(name), text, source, written(inputs))
         veil.hide(inputs)
         if not veil.hid:
             return Rendering(text, text, ("", ""))
@@ -296,7 +296,7 @@ class ChatTemplate:
     def _read(self, name: str, inputs: TemplateInput) -> list[str]:
         """Return marks that the template may look for in what the model said: it names them, and they mark no turn."""
         spoken = written({"messages": [m for m in inputs["messages"] if m["role"] == "assistant"]})
-        source, control = self.sources[name], self._opened().vocabulary.control
+        source, control = self.sources[name], self._opened().control
         named = [word for word in {*_MARK.findall(source), *control} if word in source and word in spoken]  # fmt: skip
         if not named:
             return []
@@ -306,13 +306,13 @@ class ChatTemplate:
     def _around(self, name: str) -> frozenset[str]:
         """Return the words around a user's turn, and those that end an answer; all single-token words if that is unknown."""
         if name not in self._turn_marks:
-            words = self._opened().vocabulary
+            tokens = self._opened()
             _, inputs = self._input_of([{"role": "user", "content": "x"}], False, None, None)
-            known = {*words.control, *words.defined}
+            known = {*tokens.control, *tokens.defined}
             with suppress(InputError):
                 text, _ = self._rendered(name, inputs, time())
                 known = {word for word in known if word in text}
-            self._turn_marks[name] = frozenset(known) | self._opened().ends
+            self._turn_marks[name] = frozenset(known) | tokens.ends
         return self._turn_marks[name]
 
     def _say(self, note: str) -> None:
