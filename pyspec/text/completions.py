@@ -28,13 +28,8 @@ from pyspec.text.parts import AnswerPart, Result, Step, Token, TokenLogprobs, Us
 class ChatCompletion:
     """One chat completion by a model's own template.
 
-    Args:
-        llm: A `TargetLlama`.
-        given: Arguments of `create_chat_completion`, by name.
-        arguments: The template's variables.
-
-    Raises:
-        InputError: The messages or the answer's form cannot be used.
+    llm: a `TargetLlama`. given: arguments of `create_chat_completion`, by name. arguments: the template's variables. Raises
+    InputError if the messages or the answer's form cannot be used.
     """
 
     def __init__(

@@ -291,12 +291,7 @@ class Result(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, parts: Iterable[AnswerPart], **known: Any) -> Self:
-        """Join the parts of an answer.
-
-        Args:
-            parts: Content, reasoning and calls, in any pieces.
-            known: The other fields.
-        """
+        """Join the parts of an answer, in any pieces. known: the other fields."""
         answer = WholeAnswer.of(parts)
         calls = [call.as_openai() for call in answer.calls]
         return cls(text=answer.content, reasoning=answer.reasoning, calls=calls, **known)

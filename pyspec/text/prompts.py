@@ -104,9 +104,7 @@ class PromptTokenizer:
     def __init__(self, llm: Any) -> None:
         # not the model itself, which may hold whatever holds this object
         self._tokenizer, self._vocab = llm.tokenizer_, llm._model.vocab
-        self.piece = piece_reader(
-            self._vocab, special=True
-        )  # of any token, control tokens included
+        self._piece = piece_reader(self._vocab, special=True)  # of any token
         self._add_bos, self._bos = bool(llm._model.add_bos_token()), llm.token_bos()
         self.most: int | None = None  # tokens of the longest prompt that fits, if known
 
@@ -174,7 +172,7 @@ class PromptTokenizer:
 
     def text(self, ids: Iterable[int]) -> str:
         """Return the text of tokens, control tokens included."""
-        return b"".join(map(self.piece, ids)).decode("utf-8", "replace")
+        return b"".join(map(self._piece, ids)).decode("utf-8", "replace")
 
     @cached_property
     def ends(self) -> frozenset[str]:
@@ -187,7 +185,7 @@ class PromptTokenizer:
         kept = list(ids)
         while kept and (
             llama_cpp.llama_vocab_is_eog(self._vocab, kept[-1])
-            or (space and not self.piece(kept[-1]).strip())
+            or (space and not self._piece(kept[-1]).strip())
         ):
             kept.pop()
         return kept

@@ -67,11 +67,8 @@ def unused_signs(text: str) -> tuple[str, str]:
 class Veil:
     """Hides the characters of one request's control words from its template.
 
-    Args:
-        control: Words that are tokens only if a template writes them.
-        defined: Words that are tokens in any text, unless something breaks them.
-        around: Words around turns.
-        written: Texts in which the prefix must not occur.
+    control: words that are tokens only if a template writes them. defined: words that are tokens in any text, unless something
+    breaks them. around: words around turns. written: texts in which the prefix must not occur.
     """
 
     def __init__(
@@ -109,11 +106,8 @@ class Veil:
     ) -> dict[str, Any]:
         """Return a template's input with stand-ins.
 
-        Args:
-            inputs: The template's input.
-            spared: Words to leave whole in what the assistant said.
-            but: A role whose messages are left as they are.
-            seams: Whether texts that could be the inside of a control word are broken too.
+        spared: words to leave whole in what the assistant said. but: a role whose messages are left as they are. seams: whether
+        texts that could be the inside of a control word are broken too.
         """
         self.hid = self.seams = False
         self._spared, self._seaming = any_of(tuple(spared)), seams
@@ -220,20 +214,12 @@ Render = Callable[[Mapping[str, Any]], "str | None"]
 
 
 def veiled(veil: Veil, inputs: Mapping[str, Any], plain: str, read: Collection[str], render: Render) -> str | None:  # fmt: skip
-    """Render a request behind a veil, as close to its plain rendering as is safe.
+    """Render a request behind a veil, as close to its plain rendering as is safe. None if the template refuses it.
 
     A template may look for marks in what the model said, such as the end of reasoning. So the words `read` are left whole there,
     as few of them as are needed. What others wrote is never left whole. A template that looks for marks in it finds none.
 
-    Args:
-        veil: The veil.
-        inputs: The template's input.
-        plain: Its rendering without a veil.
-        read: Words that a template may read in the assistant's messages.
-        render: Renders an input.
-
-    Returns:
-        The rendering with stand-ins, or None if the template refuses it.
+    plain: the rendering without a veil. read: words that a template may read in the assistant's messages.
     """
 
     def shown(spared: Collection[str] = (), *, seams: bool = True, but: str | None = None) -> str | None:  # fmt: skip
