@@ -229,7 +229,7 @@ class AnswerGrammar:
 
     def _tagged(self, form: TaggedCalls, functions: Functions) -> str:
         def argument(key: str, schema: Any) -> str:
-            types = types_of({"properties": {key: schema}}, key)
+            types = types_of(schema)
             text = not types or "string" in types
             ends = (
                 form.text_key if text and form.text_key else form.key_ends[-1 if text else -2 :][0]
@@ -272,7 +272,7 @@ class AnswerGrammar:
         }  # fmt: skip
 
         def argument(key: str, schema: Any) -> str:
-            types = types_of({"properties": {key: schema}}, key) & rules.keys()
+            types = types_of(schema) & rules.keys()
             values = " | ".join(rules[kind] for kind in sorted(types)) or "value"
             return f"{literal(key + ':')} ( {values} )"
 

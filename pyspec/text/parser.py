@@ -146,8 +146,7 @@ class AnswerParser:
         self._parts: list[AnswerPart] = []
         self._s = Scanner()
         self._family = notation.calls if functions or notation.always_calls else None
-        short = notation.calls is not None and notation.calls.short_ids
-        give = self._parts.append
+        give, short = self._parts.append, notation.calls.short_ids
         self.calls = Calls(self._s, give, functions or {}, name, short_ids=short)
         self._content = TrimmedText("content", give, ends=self._family is not None)
         self._reasoning = TrimmedText("reasoning", give, ends=True)

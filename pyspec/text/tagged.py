@@ -92,7 +92,7 @@ class TaggedCalls(CallForm):
             if not (yield from s.accept(self.value_open)):
                 return False
         calls.add(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
-        types = types_of(calls.functions.get(name), key)
+        types = types_of(properties_of(calls.functions.get(name)).get(key))
         if types == {"string"} or (end == self.text_key and end):
             return (yield from self._read_string(s, calls))
         parts: list[str] = []
@@ -120,9 +120,8 @@ class TaggedCalls(CallForm):
         return bool(whole)
 
 
-def types_of(parameters: Any, key: str) -> set[str]:
+def types_of(schema: Any) -> set[str]:
     """Return the JSON types that a parameter's schema allows; empty if it does not say."""
-    schema = properties_of(parameters).get(key)
     if not isinstance(schema, Mapping):
         return set()
     found: set[str] = set()

@@ -92,7 +92,7 @@ def test_arguments_that_are_no_object_complete_no_call():
     ({"oneOf": [{"type": "integer"}, True]}, {"integer"}),
 ])  # fmt: skip
 def test_types_of_a_parameter(schema, types):
-    assert types_of({"properties": {"k": schema}}, "k") == types
+    assert types_of(schema) == types
 
 
 def test_text_is_not_held_longer_than_a_mark_may_begin():
