@@ -20,7 +20,7 @@ from pyspec.text.parts import RecordResult, common_prefix
 from pyspec.text.prompts import FillIn, OtherFile
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
-from pyspec.vocab.tokenizer import check_tokens
+from pyspec.vocab import check_tokens
 
 _FORMAT_TOKENS = 64  # upper estimate of a chat template's tokens
 _BYTES_A_TOKEN = 3  # low, so that estimates of prompts are rarely too short

@@ -38,7 +38,7 @@ from pyspec.machine.machine import address_space_left, default_threads
 from pyspec.machine.others import file_name_of
 from pyspec.sampling.options import check_cache_type, check_overrides, check_ranges, is_quantised
 from pyspec.text.render import DEFAULT, KEY, Renderer, brings_template, templates_of
-from pyspec.vocab.tokenizer import GuardedTokenizer, forget_vocabulary
+from pyspec.vocab import GuardedTokenizer, forget_vocabulary
 
 if TYPE_CHECKING:
     from pyspec.text.answer import Speech

@@ -26,7 +26,7 @@ from pyspec.errors import InputError
 from pyspec.grammar.languages import Constraint
 from pyspec.grammar.schemas import LIMITS, STACK
 from pyspec.grammar.tokens import ByteVocabulary, Skeleton
-from pyspec.vocab.tokenizer import call_with_stack
+from pyspec.vocab import call_with_stack
 
 CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
 """The layout of `llama_token_data`."""

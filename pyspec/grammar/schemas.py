@@ -24,7 +24,7 @@ from llguidance import LLMatcher, LLParserLimits
 
 from pyspec.errors import InputError
 from pyspec.grammar.languages import OWN_BYTES, Language, literal
-from pyspec.vocab.tokenizer import call_with_stack
+from pyspec.vocab import call_with_stack
 
 ONE = {
     "items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames",

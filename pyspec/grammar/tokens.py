@@ -19,7 +19,7 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
 from pyspec.errors import InputError
-from pyspec.vocab.tokenizer import all_pieces, piece_reader, tokens_with
+from pyspec.vocab import all_pieces, piece_reader, tokens_with
 
 log = logging.getLogger("pyspec")
 

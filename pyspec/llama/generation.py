@@ -22,7 +22,7 @@ from pyspec.sampling.options import Sampling, check_bias, check_ranges
 from pyspec.screen.words import SpeculationBlock
 from pyspec.text.parts import AnswerPart, Piece, Step, targets_own
 from pyspec.text.prompts import FillIn
-from pyspec.vocab.tokenizer import check_tokens
+from pyspec.vocab import check_tokens
 
 if TYPE_CHECKING:
     from pyspec.engine.answer_lock import AnswerLock

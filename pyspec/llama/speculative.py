@@ -32,7 +32,7 @@ from pyspec.sampling.options import Noise, Sampling, check_noise, check_ranges
 from pyspec.sampling.verification import Strict, Verification, check_rule
 from pyspec.screen.words import SpeculationBlock, model_line, shown_as
 from pyspec.text.parts import Step
-from pyspec.vocab.tokenizer import piece_reader
+from pyspec.vocab import piece_reader
 
 if TYPE_CHECKING:
     from pyspec.draft.costs import CostCurve

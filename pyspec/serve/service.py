@@ -42,7 +42,7 @@ from pyspec.sampling.options import derive_seed
 from pyspec.serve import ServerSettings
 from pyspec.serve.interface import AnswerListener, PendingRequest
 from pyspec.text.parts import Piece, RecordResult
-from pyspec.vocab.tokenizer import piece_reader
+from pyspec.vocab import piece_reader
 
 log = logging.getLogger("pyspec")
 

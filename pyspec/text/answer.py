@@ -27,7 +27,7 @@ from pyspec.text.parser import AnswerParser, joined
 from pyspec.text.parts import AnswerPart
 from pyspec.text.stream import StopFinder
 from pyspec.text.template import ChatTemplate
-from pyspec.vocab.tokenizer import piece_reader
+from pyspec.vocab import piece_reader
 
 _TAIL = 48  # tokens at a prompt's end that are searched for the start of reasoning
 TokenBytes = Callable[[int], bytes]

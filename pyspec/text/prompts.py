@@ -16,7 +16,7 @@ import llama_cpp
 
 from pyspec.errors import ContextOverflow, InputEncoding, InputError
 from pyspec.text.stream import begun
-from pyspec.vocab.tokenizer import PARSED, Words, piece_reader, tokens_with, words_of
+from pyspec.vocab import PARSED, Words, piece_reader, tokens_with, words_of
 
 _LONGEST = 256  # how many characters at a text's beginning are checked for the end of a word
 _BRACKETS = tuple("<[{\uff5c|\u2581")

@@ -11,7 +11,7 @@ from pyspec.engine.target import TargetLlama
 from pyspec.errors import ContextOverflow, InputError, TemplateError
 from pyspec.requests.bodies import read_body, records_of
 from pyspec.serve.interface import status_of
-from pyspec.vocab.tokenizer import GuardedTokenizer
+from pyspec.vocab import GuardedTokenizer
 
 SHOWN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mood }}"
 

@@ -26,7 +26,7 @@ from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import WholeAnswer, result_of
 from pyspec.text.stream import MAX_NAME, Scanner, StopFinder
-from pyspec.vocab.tokenizer import piece_reader
+from pyspec.vocab import piece_reader
 
 MARKS = ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "<|other|>")
 

@@ -16,10 +16,10 @@ from helpers.waiting import DEADLINE_S
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyspec import vocab
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError
-from pyspec.vocab import tokenizer
-from pyspec.vocab.tokenizer import call_with_stack
+from pyspec.vocab import call_with_stack
 
 RUNS = ("a", "7", " ", "-", "\n", "\u4e16", "aA", "ab cd ")
 
@@ -67,12 +67,12 @@ def test_a_deep_call_gives_the_same_tokens(pre, tmp_path, monkeypatch):
     text = "".join(run * 300 for run in RUNS).encode()
     with vocabulary(tmp_path, pre) as llm:
         deep = llm.tokenize(text)
-        monkeypatch.setattr(tokenizer, "SHALLOW", len(text))
+        monkeypatch.setattr(vocab, "SHALLOW", len(text))
         assert llm.tokenize(text) == deep
 
 
 def test_too_long_a_paragraph_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(tokenizer, "MAX_STACK", 4 << 20)
+    monkeypatch.setattr(vocab, "MAX_STACK", 4 << 20)
     with vocabulary(tmp_path, "tekken") as llm:
         with pytest.raises(InputError, match="lines"):
             llm.tokenize(b"-" * 10_000)
@@ -166,7 +166,7 @@ def by_llama_cpp(llm, text, add_bos, special):
 def test_same_tokens_as_llama_cpps_own(pieces, add_bos, special, opened):
     text = "".join(pieces).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizer, "SHORT", 0)
+        patch.setattr(vocab, "SHORT", 0)
         found = opened.tokenize(text, add_bos=add_bos, special=special)
     assert found == by_llama_cpp(opened, text, add_bos, special)
 
@@ -193,6 +193,6 @@ def test_detokenizing_reads_each_piece_once(opened):
 
 def test_a_text_that_takes_too_long_is_refused(opened):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizer, "BUDGET_S", -1.0)
+        patch.setattr(vocab, "BUDGET_S", -1.0)
         with pytest.raises(InputError, match="longer than"):
             opened.tokenize(b"a<|im_end|>" * 100)

@@ -1,1 +1,0 @@
-"""The tokenizer of a vocabulary, which no input can crash."""
