@@ -192,8 +192,7 @@ def read_python(s: Scanner, calls: Calls, head: str) -> Scan[bool]:
     calls.add("{")
     before = ""
     while True:
-        yield from s.space()
-        if (yield from s.accept(")")):
+        if (yield from s.after_space(")")):
             calls.add("}")
             return calls.end()
         key, found = yield from s.until(("=", ")", ","))
@@ -202,8 +201,7 @@ def read_python(s: Scanner, calls: Calls, head: str) -> Scan[bool]:
         calls.add(f"{before}{json.dumps(key.strip(), ensure_ascii=False)}: ")
         if not (yield from read_near_json(s, calls.add)):
             return False
-        yield from s.space()
-        yield from s.accept(",")
+        yield from s.after_space(",")
         before = ", "
 
 
@@ -214,10 +212,8 @@ def read_objects(
     s: Scanner, calls: Calls, close: str, *, keyed: bool = False, known: bool = False
 ) -> Scan[bool]:
     """Read one object, several or a list, and the closing mark if there is one. known: accept only known functions."""
-    yield from s.space()
-    listed = bool((yield from s.accept("[")))
+    listed = bool((yield from s.after_space("[")))
     while True:
-        yield from s.space()
         if not (yield from _ObjectReader(s, calls, keyed=keyed, known=known).read()):
             return False
         yield from s.space()
@@ -231,9 +227,7 @@ def read_objects(
             break
         elif char != "{":
             break
-    yield from s.space()
-    if close:
-        yield from s.accept(close)
+    yield from s.after_space(close)
     return True
 
 
@@ -245,12 +239,11 @@ class _ObjectReader:
         self._name, self._early = "", ""  # arguments may come before the name
 
     def read(self) -> Scan[bool]:
-        if not (yield from self._s.accept("{")):
+        if not (yield from self._s.after_space("{")):
             return False
         yield from self._s.space()
         while (yield from self._pair()):
-            yield from self._s.space()
-            if (yield from self._s.accept("}")):
+            if (yield from self._s.after_space("}")):
                 return self._end()
             if not (yield from self._s.accept(",")):
                 return False
@@ -288,8 +281,7 @@ class _ObjectReader:
 
 def _read_key(s: Scanner) -> Scan[str | None]:
     key = yield from _read_text(s)
-    yield from s.space()
-    if not (yield from s.accept(":")):
+    if not (yield from s.after_space(":")):
         return None
     yield from s.space()
     return key
@@ -336,13 +328,10 @@ def read_several(
     marks: what begins each call, and what ends all of them; both may be empty.
     """
     begins = marks[0]
-    if begins and mark != begins:
-        yield from s.space()
-        if not (yield from s.accept(begins)):
-            return False
+    if begins and mark != begins and not (yield from s.after_space(begins)):
+        return False
     while (yield from read_one()):
-        yield from s.space()
-        found = yield from s.accept(*filter(None, marks))
+        found = yield from s.after_space(*marks)
         if not found or found != begins:
             return True
     return False
@@ -393,11 +382,8 @@ class NamedCalls(CallForm):
         else:
             calls.begin(name, call_id)
             calls.add("{}")
-        yield from s.space()
-        if self.behind and (yield from s.accept(self.behind)):
-            yield from s.space()
-        if self.close:
-            yield from s.accept(self.close)
+        yield from s.after_space(self.behind)
+        yield from s.after_space(self.close)
         return calls.end()
 
 

@@ -117,8 +117,7 @@ class ChannelReader:
         yield from s.space()
         whole = bool(calls.functions) and (yield from read_arguments(s, calls, name))
         if whole and calls.end():
-            yield from s.space()
-            yield from s.accept(*ENDS)
+            yield from s.after_space(*ENDS)
         elif calls.is_open:
             calls.abandon()
         else:

@@ -245,8 +245,8 @@ class PromptTokenizer:
 
     def with_bos(self, tokens: list[int]) -> list[int]:
         """Put the BOS token in front if this vocabulary wants one and the template did not write it."""
-        begun = not self._add_bos or tokens[:1] == [self._bos]
-        return tokens if begun else [self._bos, *tokens]
+        written = not self._add_bos or tokens[:1] == [self._bos]
+        return tokens if written else [self._bos, *tokens]
 
 
 _SNIPPET = "\n\n--- snippet ---\n\n"

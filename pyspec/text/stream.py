@@ -140,6 +140,11 @@ class Scanner:
             parts.append(self.take(max(1, len(match[0]) if match else 0)))
         return "".join(parts)
 
+    def after_space(self, *marks: str) -> Scan[str]:
+        """Skip white space, then `accept` one of these marks."""
+        yield from self.space()
+        return (yield from self.accept(*marks))
+
     def copy(self, marks: tuple[str, ...], emit: Callable[[str], object]) -> Scan[str]:
         """Emit text as it arrives up to the first mark, and read and return the mark; empty at the end."""
         pattern = any_of(marks)
@@ -259,8 +264,7 @@ def read_near_json(s: Scanner, emit: Emit, quotes: tuple[str, ...] = ('"', "'"))
     closers: list[str] = []
     key = False
     while True:
-        yield from s.space()
-        found = yield from s.accept(*quotes, *_CLOSERS, "}", "]", ",", ":")
+        found = yield from s.after_space(*quotes, *_CLOSERS, "}", "]", ",", ":")
         if found in quotes:
             emit('"')
             if not (yield from _string(s, emit, found)):

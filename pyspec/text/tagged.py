@@ -57,13 +57,13 @@ class TaggedCalls(CallForm):
 
     def _read_one(self, s: Scanner, calls: Calls) -> Scan[bool]:
         yield from s.space()
-        ends = tuple(filter(None, (self.name_close, self.key_open, self.call_close)))
-        name, end = yield from s.until(ends)
+        tags = self.key_open, self.call_close
+        name, end = yield from s.until((self.name_close, *tags))
         name = name.strip()
         if not end or not name or any(c.isspace() or c in "<>{}" for c in name):
             return False
-        if end not in (self.key_open, self.call_close):
-            end = yield from self._next_tag(s)
+        if end not in tags:
+            end = yield from s.after_space(*tags)
         if not end:
             return False
         calls.begin(name)
@@ -72,25 +72,18 @@ class TaggedCalls(CallForm):
         while end == self.key_open:
             if not (yield from self._read_argument(s, calls, name, before)):
                 return False
-            before, end = ", ", (yield from self._next_tag(s))
+            before, end = ", ", (yield from s.after_space(*tags))
         if end:
             calls.add("}")
         return bool(end) and calls.end()
-
-    def _next_tag(self, s: Scanner) -> Scan[str]:
-        """Read the tag of an argument, or of the call's end."""
-        yield from s.space()
-        return (yield from s.accept(self.key_open, self.call_close))
 
     def _read_argument(self, s: Scanner, calls: Calls, name: str, before: str) -> Scan[bool]:
         key, end = yield from s.until(self.key_ends)
         if not end:
             return False
         key = key.strip()
-        if self.value_open:
-            yield from s.space()
-            if not (yield from s.accept(self.value_open)):
-                return False
+        if self.value_open and not (yield from s.after_space(self.value_open)):
+            return False
         calls.add(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
         types = types_of(properties_of(calls.functions.get(name)).get(key))
         if types == {"string"} or (end == self.text_key and end):
@@ -185,8 +178,7 @@ class GemmaCalls(CallForm):
     marks = (*opens, "<tool_call|>", QUOTE)
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        yield from s.space()
-        if not (yield from s.accept("call:")):
+        if not (yield from s.after_space("call:")):
             return False
         name, end = yield from s.until(("{",), keep=True)
         if not end or not name.strip():
@@ -194,8 +186,7 @@ class GemmaCalls(CallForm):
         calls.begin(name.strip())
         if not (yield from read_near_json(s, calls.add, (QUOTE, '"'))):
             return False
-        yield from s.space()
-        yield from s.accept(self.marks[1])
+        yield from s.after_space(self.marks[1])
         return calls.end()
 
 
@@ -210,18 +201,15 @@ class PythonCalls(CallForm):
         return [self.marks[0], f"[{', '.join(map(_as_python, functions))}]", self.marks[1]]
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        yield from s.space()
-        yield from s.accept("[")
+        yield from s.after_space("[")
         while True:
             yield from s.space()
             if not (yield from read_python(s, calls, r"((?!\d)[\w.]+)")):
                 return False
-            yield from s.space()
-            if not (yield from s.accept(",")):
+            if not (yield from s.after_space(",")):
                 break
         yield from s.accept("]")
-        yield from s.space()
-        yield from s.accept(self.marks[1])
+        yield from s.after_space(self.marks[1])
         return True
 
 
