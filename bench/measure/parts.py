@@ -78,7 +78,6 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     "taught": [(GoodputPolicy, "begin_with", lambda *_: None)],  # what other processes saw of gains
     "scouts": [(GoodputPolicy, "_scouts", lambda _, drafting: drafting)],  # one of a batch drafts first
     "rest": [(GoodputPolicy, "_left", lambda _, place: float(place.left))],  # expected rest of an answer
-    "pause": [(goodput, "_REST", 1)],  # rounds without a draft, once none pays
     "expectation": [(Forecast, "brought", _counted)],  # gain by half expectation
     # how long
     "floors": [(GoodputPolicy, "floors", staticmethod(_greedy_floors))],  # floors by optimal stopping

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from pyspec.draft.lengths import parse_length
+from pyspec.draft.policies import parse_length
 from pyspec.engine.options import Drafting, Speculation
 from pyspec.errors import OptionError
 from pyspec.sampling.options import Noise, Sampling, derive_seed

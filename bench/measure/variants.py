@@ -29,7 +29,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.draft.lengths import MAX_FIXED, FixedLength, parse_length
+from pyspec.draft.policies import MAX_FIXED, parse_length
 from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.assembly import choose_parts, states_of
 from pyspec.engine.contexts import Contexts, Layout, Models
@@ -71,7 +71,7 @@ class Variant(Mode):
         """Tokens drafted per round."""
         length = parse_length(self.length)
         drafts = self.enabled and "random" not in self.extras
-        return length.k if drafts and isinstance(length, FixedLength) else 0
+        return int(length.value) if drafts and length.name == "fixed" else 0
 
     @property
     def margin(self) -> Margin | None:

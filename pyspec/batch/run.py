@@ -17,7 +17,7 @@ from pyspec._lib import release_workers
 from pyspec.batch.journal import changing_texts, identity_of
 from pyspec.batch.maker import AnswerMaker, Settings
 from pyspec.draft.costs import CostCurve
-from pyspec.draft.lengths import parse_length
+from pyspec.draft.policies import parse_length
 from pyspec.engine.answer import Answer
 from pyspec.engine.contexts import MAX_SEQUENCES, Contexts, Models, best_parallel, open_contexts
 from pyspec.engine.handle import Role

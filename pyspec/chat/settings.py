@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from pyspec.chat import HIDE, SHOW, UNASKED
-from pyspec.draft.lengths import parse_length
+from pyspec.draft.policies import parse_length
 from pyspec.errors import OptionError
 from pyspec.sampling.options import (
     DRY_BREAKERS,

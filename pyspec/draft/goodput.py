@@ -28,7 +28,6 @@ from pyspec.errors import OptionError
 _REFRESH = 128  # rounds that tables are kept: what they are made from changes slowly
 _USUAL = 64.0  # tokens of an answer, until one was seen
 _LIKELY = 32.0  # expected remaining tokens of an answer, plus as many as it has so far
-_REST = 8  # rounds that "no draft pays" is taken to hold: asking costs 1 % of a token of 7 ms
 _SCOUTED = 8  # rounds with a draft before all of a batch draft: until then one sequence pays for learning what it costs
 _MARKUP = 0.6  # share of the drafts' gain that a ms of drafting has to earn on top of plain decoding's price
 
@@ -113,7 +112,6 @@ class GoodputPolicy(LengthPolicy):
         self._table = _Tables(0.0, 1.0, [1.1], 0.0)
         self._tables: dict[tuple[int, int], _Tables] = {}
         self._round = self._stale_at = 0
-        self._rest = 0  # rounds left in which drafting is not considered
         self._forget_round()
 
     def _forget_round(self) -> None:
@@ -126,14 +124,10 @@ class GoodputPolicy(LengthPolicy):
         self._forget_round()  # the last round may have ended in an error
         self._planned = True
         self._follow(places)
-        if self._rest and len(places) == self._n_seq:
-            self._rest -= 1
-            return Plan([0] * self._n_seq)
         self._catch_up()
         self._read_costs(len(places), max([place.depth for place in places]))
         drafting = self._scouts([place for place in places if self._pays(place)])
         if not drafting:
-            self._rest = _REST
             return Plan([0] * self._n_seq)
         seqs = {place.seq for place in drafting}
         lengths = [min(self._longest, p.room) if p.seq in seqs else 0 for p in places]
@@ -181,7 +175,7 @@ class GoodputPolicy(LengthPolicy):
     def renew_costs(self) -> None:
         """Treat learned times as guesses, and rebuild the tables in the next round."""
         super().renew_costs()
-        self._stale_at = self._rest = 0
+        self._stale_at = 0
 
     def _read_costs(self, n_seq: int, depth: int) -> None:
         """Read the curve at this depth, and take the tables for this number of sequences."""
@@ -320,7 +314,6 @@ class GoodputPolicy(LengthPolicy):
 
     def begin_sequence(self, seq: int) -> None:
         """Learn from the length of the sequence that ends under this number, and end its trial."""
-        self._rest = 0
         if seq in self._texts:
             self._usual = self._usual_after([seq])
             del self._texts[seq]

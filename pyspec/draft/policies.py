@@ -1,19 +1,56 @@
-"""The policies of one object: one for each draft length, rule and way of drawing that its calls name."""
+"""The draft lengths that users name, and the policies of one object: one for each length, rule and way of drawing."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
+from math import nan
 from types import MappingProxyType
+from typing import NamedTuple
 
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import Experience, GoodputPolicy
-from pyspec.draft.lengths import Auto, Companion, Confidence, FixedLength, Length, parse_length
 from pyspec.draft.simple import ConfidencePolicy, FixedPolicy, LengthPolicy
+from pyspec.errors import OptionError
 from pyspec.sampling.options import Draw
 from pyspec.sampling.verification import Strict, Verification
+
+MAX_FIXED = 63
+_HINT = "use fixed:K, confidence:P, companion or auto"
+
+
+class Length(NamedTuple):
+    """What `--length` names: "fixed", "confidence", "companion" or "auto", and the number behind the first two."""
+
+    name: str
+    value: float = 0.0
+
+
+def parse_length(text: str) -> Length:
+    """Parse `fixed:K` (0..63), `confidence:P` (0..1), `companion` or `auto`; raises OptionError otherwise."""
+    if not isinstance(text, str):
+        raise OptionError(f"a draft length is given as text, not as {text!r}", _HINT)
+    name, colon, value = text.strip().lower().partition(":")
+    if name in ("companion", "auto") and not colon:
+        return Length(name)
+    if name == "fixed":
+        if not (value.isascii() and value.isdigit() and len(value) < 5 and int(value) <= MAX_FIXED):
+            raise OptionError(
+                f"the fixed draft length must be a whole number 0..{MAX_FIXED}", _HINT
+            )
+        return Length(name, int(value))
+    if name == "confidence":
+        try:
+            p = float(value)
+        except ValueError:
+            p = nan
+        if not 0.0 <= p <= 1.0:
+            raise OptionError("the confidence must be a number between 0 and 1", _HINT)
+        return Length(name, p)
+    raise OptionError(f"unknown draft length {text[:40]!r}", _HINT)
+
 
 _STRICT = Strict()
 
@@ -131,13 +168,13 @@ def make_policy(
     *,
     companion: bool = False,
 ) -> LengthPolicy:
-    """Make a new policy for this length; `companion` says whether there is one to use."""
-    match length:
-        case FixedLength(k):
-            return FixedPolicy(k, curve, learned)
-        case Confidence(p):
-            return ConfidencePolicy(p, curve, learned)
-        case Companion():
-            return GoodputPolicy(curve, learned, companion=companion, auto=False)
-        case Auto():
-            return GoodputPolicy(curve, learned, companion=companion)
+    """Make a new policy for this length. The length "companion" always uses draft and companion.
+
+    companion: whether there is one to use.
+    """
+    name, value = length
+    if name == "fixed":
+        return FixedPolicy(int(value), curve, learned)
+    if name == "confidence":
+        return ConfidencePolicy(value, curve, learned)
+    return GoodputPolicy(curve, learned, companion=companion, auto=name == "auto")

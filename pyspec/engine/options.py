@@ -49,7 +49,7 @@ class Speculation:
         check_ranges(vars(self))
         check_noise(self.sampling)
         if self.length not in (None, "auto"):
-            from pyspec.draft.lengths import parse_length  # noqa: PLC0415 - the default needs none
+            from pyspec.draft.policies import parse_length  # noqa: PLC0415 - the default needs none
 
             parse_length(self.length)
         if self.verification is not None:

@@ -26,8 +26,7 @@ import msgspec
 from pyspec.draft.acceptance import TEMPERS, Acceptance, Calibration, Logistic
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import Experience
-from pyspec.draft.lengths import Length
-from pyspec.draft.policies import Policies
+from pyspec.draft.policies import Length, Policies
 from pyspec.engine.offload import count_placeable, experts_of
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.machine.devices import layer_devices

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
-from pyspec.draft.lengths import parse_length
+from pyspec.draft.policies import parse_length
 from pyspec.draft.simple import LengthPolicy
 from pyspec.engine.assembly import Assembly, choose_parts, may_use_head
 from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role

@@ -13,8 +13,7 @@ from measure.synthetic import planted
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import SHAPES, CostCurve
 from pyspec.draft.goodput import GoodputPolicy
-from pyspec.draft.lengths import Companion
-from pyspec.draft.policies import make_policy
+from pyspec.draft.policies import Length, make_policy
 from pyspec.draft.row_times import expand
 from pyspec.draft.types import LOOKUP, Draft, Outcome, Place, SeqOutcome
 
@@ -174,7 +173,7 @@ def test_several_sequences_share_the_rows():
 def test_the_price_of_time_lengthens_nothing_for_free():
     """On an expensive curve `companion` may draft, but verifies nothing that is unlikely."""
     table = expand({n: 10.0 * n for n in range(1, 65)})
-    policy = make_policy(Companion(), CostCurve.from_tables({0: table}, table, table))
+    policy = make_policy(Length("companion"), CostCurve.from_tables({0: table}, table, table))
     policy.plan([Place(0, 8)])
     assert policy.choose([Draft(0, 3, [0.5] * 3)]) == [0]
 
@@ -206,15 +205,6 @@ def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come():
     assert player.play(answers[:1]).speed < 1.02 * fixed_speed(answers[:1], truth, 0)
     player.play(answers[1:])
     assert player.speed > 0.99 * max(fixed_speed(answers, truth, k) for k in range(17))
-
-
-def test_a_new_text_is_thought_of_at_once():
-    policy, truth = fresh("Q4_K_M", 0.1), costs(SHAPES["Q4_K_M"], 0.1)
-    Player(policy, truth).play(texts(0.8, 4, prompt=30))
-    assert policy.plan([Place(0, 16, 3000, 20, 3030)]).lengths == [0]
-    assert policy.plan([Place(0, 16, 1, 150, 40)]).lengths == [0]
-    policy.begin_sequence(0)
-    assert policy.plan([Place(0, 16, 1, 150, 40)]).lengths == [16]
 
 
 def test_a_draft_with_an_end_is_expected_to_bring_no_more():

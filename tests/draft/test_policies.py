@@ -3,8 +3,7 @@
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import GoodputPolicy
-from pyspec.draft.lengths import parse_length
-from pyspec.draft.policies import MAX_POLICIES, Policies
+from pyspec.draft.policies import MAX_POLICIES, Policies, parse_length
 from pyspec.draft.types import Draft, Outcome, Place, SeqOutcome
 from pyspec.sampling.verification import Margin, Strict
 

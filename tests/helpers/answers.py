@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pyspec._lib import check, ffi, lib
-from pyspec.draft.lengths import parse_length
 from pyspec.draft.lookup import Drafter, Proposal
-from pyspec.draft.policies import make_policy
+from pyspec.draft.policies import make_policy, parse_length
 from pyspec.engine.contexts import Contexts, Layout, Models
 from pyspec.engine.handle import Engine, Gate
 from pyspec.engine.runs import Run

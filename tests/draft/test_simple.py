@@ -1,21 +1,20 @@
-"""Tests of pyspec.draft.lengths and simple."""
+"""Tests of pyspec.draft.simple, and of the lengths that name its policies."""
 
 import pytest
 
 from pyspec.draft.goodput import GoodputPolicy
-from pyspec.draft.lengths import Auto, Companion, Confidence, FixedLength, parse_length
-from pyspec.draft.policies import make_policy
+from pyspec.draft.policies import Length, make_policy, parse_length
 from pyspec.draft.simple import Aside, ConfidencePolicy, FixedPolicy
 from pyspec.draft.types import Draft, Outcome, Place, SeqOutcome, table_bin
 from pyspec.errors import OptionError
 
 
 @pytest.mark.parametrize(("text", "length", "policy"), [
-    ("fixed:0", FixedLength(0), FixedPolicy),
-    ("fixed:63", FixedLength(63), FixedPolicy),
-    (" Confidence:0.75 ", Confidence(0.75), ConfidencePolicy),
-    ("companion", Companion(), GoodputPolicy),
-    ("AUTO", Auto(), GoodputPolicy),
+    ("fixed:0", Length("fixed", 0), FixedPolicy),
+    ("fixed:63", Length("fixed", 63), FixedPolicy),
+    (" Confidence:0.75 ", Length("confidence", 0.75), ConfidencePolicy),
+    ("companion", Length("companion"), GoodputPolicy),
+    ("AUTO", Length("auto"), GoodputPolicy),
 ])  # fmt: skip
 def test_lengths_are_read_and_have_their_policies(text, length, policy):
     assert parse_length(text) == length
@@ -55,9 +54,9 @@ def test_the_loop_never_stops_a_confident_draft(p):
 
 
 def test_companion_always_drafts_and_auto_waits():
-    assert make_policy(Companion(), companion=True).plan([Place(0, 8)]).lengths[0] == 8
-    assert make_policy(Companion(), companion=True).plan([Place(0, 8)]).use_companion
-    assert not make_policy(Companion(), companion=False).plan([Place(0, 8)]).use_companion
+    assert make_policy(Length("companion"), companion=True).plan([Place(0, 8)]).lengths[0] == 8
+    assert make_policy(Length("companion"), companion=True).plan([Place(0, 8)]).use_companion
+    assert not make_policy(Length("companion"), companion=False).plan([Place(0, 8)]).use_companion
 
 
 def test_a_new_answer_starts_new_statistics_and_keeps_what_was_learned():
