@@ -91,7 +91,7 @@ def make_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        fleet.start()
+        fleet.default.start()
         yield
         await fleet.stop()
 

@@ -72,7 +72,7 @@ class Fleet:
         self._taken: dict[str, int] = {}  # bytes of models that have been loaded before
         self._leaving: Service | None = None
         self._users: dict[Service, int] = {}
-        self._freed = asyncio.Condition()
+        self._freed = asyncio.Event()  # set where the last request of a model has ended
         self._loading = asyncio.Lock()
         self.draining = False
 
@@ -80,10 +80,6 @@ class Fleet:
     def services(self) -> list[Service]:
         """Services of the loaded models, including one that is being unloaded."""
         return [*self._loaded.values(), *filter(None, [self._leaving])]
-
-    def start(self) -> None:
-        """Start the first service in the running loop."""
-        self.default.start()
 
     async def stop(self) -> None:
         """Stop every service. A model whose engine hangs is not freed."""
@@ -132,11 +128,7 @@ class Fleet:
         self._users[service] -= 1
         if not self._users[service]:
             del self._users[service]
-            self._notifying = asyncio.ensure_future(self._notify())
-
-    async def _notify(self) -> None:
-        async with self._freed:
-            self._freed.notify_all()
+            self._freed.set()
 
     async def _load(self, name: str) -> Service:
         if name in self._loaded:  # by another request meanwhile
@@ -172,9 +164,7 @@ class Fleet:
         """Unload a model once its requests have ended. Raises TooManyRequests, or EngineError for one that hangs."""
         service = self._leaving = self._loaded.pop(name)  # new requests for it wait for the lock
         try:
-            async with self._freed:
-                ended = self._freed.wait_for(lambda: service not in self._users)
-                await asyncio.wait_for(ended, _WAIT_S)
+            await asyncio.wait_for(self._unused(service), _WAIT_S)
         except BaseException as error:
             self._loaded = {name: service, **self._loaded}
             if not isinstance(error, asyncio.TimeoutError):
@@ -187,6 +177,12 @@ class Fleet:
             # it is listed again: its memory is still in use, and health has to report the fault
             self._loaded = {name: service, **self._loaded}
             raise EngineError(f"the engine of {name} does not stop", "start the server anew")
+
+    async def _unused(self, service: Service) -> None:
+        """Return when a model has no requests. Loading waits here, one model at a time."""
+        while service in self._users:
+            self._freed.clear()
+            await self._freed.wait()
 
     async def _unload(self, service: Service, *, free: bool) -> bool:
         """Stop a model's engine, and free the model. Returns False if the engine hangs, and the model is in use."""

@@ -43,8 +43,8 @@ log = logging.getLogger("pyspec")
 
 FAILED = {"InputError": 400, "OptionError": 400, "Cancelled": 503}  # statuses; 500 for others
 AnswerListener = Callable[[RecordResult, dict[str, float]], None]  # takes a result, and its times
+BlockKind = Literal["reasoning", "content", "call"]
 BlockStep = tuple[Literal["begin", "more", "end"], "AnswerBlock", str]
-_TEXTS = ("reasoning", "content")
 READER_S = 120.0  # time limit for a client to make room in a full connection
 Admission = tuple["PendingRequest", "Callable[[], None]"]  # a running one, and what ends it
 
@@ -156,7 +156,7 @@ class Choice:
 class AnswerBlock:
     """One block. text: a call's is its arguments. call: a call's id. name: a call's function. index: counts from 0."""
 
-    kind: Literal["reasoning", "content", "call"]
+    kind: BlockKind
     index: int
     text: str = ""
     call: str = ""
@@ -185,10 +185,10 @@ class AnswerBlocks:
             if part.kind == "broken":  # its text has been sent already
                 yield from self.end()
                 continue
-            kind = part.kind if part.kind in _TEXTS else "call"
+            kind: BlockKind = "call" if part.kind == "arguments" else part.kind
             if self._open is None or self._open.kind != kind:
                 yield from self.end()
-                yield from self._begin(kind)  # type: ignore[arg-type]
+                yield from self._begin(kind)
             if part.text and self._open is not None:
                 self._open.text += part.text
                 yield "more", self._open, part.text
@@ -198,15 +198,11 @@ class AnswerBlocks:
             block, self._open = self._open, None
             yield "end", block, ""
 
-    def _begin(
-        self, kind: Literal["reasoning", "content", "call"], call: str = "", name: str = ""
-    ) -> Iterator[BlockStep]:
+    def _begin(self, kind: BlockKind, call: str = "", name: str = "") -> Iterator[BlockStep]:
         self._open = AnswerBlock(kind, len(self.all), "", call, name)
         self.all.append(self._open)
         yield "begin", self._open, ""
 
-
-Refusal = Callable[[int, str | None, str], dict[str, Any]]
 
 _TOO_LONG = "This model's maximum context length is {have} tokens. However, your "
 OPENAI_TOO_LONG = (
@@ -227,7 +223,8 @@ class Interface:
     whole: Callable[[PendingRequest, list[Choice]], dict[str, Any]]  # once all choices have ended
     # while they grow; it may raise AnswerFailed
     events: Callable[[PendingRequest], AsyncIterator[bytes]]
-    refusal: Refusal  # an error's body from status, code and message
+    # an error's body from status, code and message
+    refusal: Callable[[int, str | None, str], dict[str, Any]]
     broken: Callable[[int, str | None, str], bytes]  # the end of a stream that fails, from the same
     # the sentence by which clients know that they must shorten a prompt
     too_long: str = OPENAI_TOO_LONG
