@@ -46,13 +46,11 @@ class OutputFiles:
         self.run = ""  # hash of the run's identity, once it has begun
         self.signatures = {path: _signature(path) for path in paths}  # as the run begins
         read = {os.path.realpath(source.path) for source in inputs if source.path is not None}
-        for path in self.signatures:
-            if os.path.realpath(path) in read:
-                hint = "give another -o"
-                raise InputError(f"{as_text(path)} is an input and would be overwritten", hint)
-            if self.signatures[path] is not None and _is_model(path):
-                hint = "give another -o"
-                raise InputError(f"{as_text(path)} is a model and would be overwritten", hint)
+        for path, signature in self.signatures.items():
+            is_input = os.path.realpath(path) in read
+            if is_input or (signature is not None and _is_model(path)):
+                what = f"{as_text(path)} is {'an input' if is_input else 'a model'} and would be overwritten"
+                raise InputError(what, "give another -o")
 
     def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
         """Yield the content of a file in parts."""

@@ -163,11 +163,18 @@ def _too_long(name: str, line: int, limit: int) -> InputTooLong:
 
 
 def _from_json(text: str, empty: Record, reading: Reading) -> Record:
-    """Return the record of a line of JSON, or the `empty` one of this line with the error."""
+    """Return the record of a line of JSON, or the `empty` one with what is wrong. `empty` gets the line's id and form."""
     try:
-        record = record_of(text, empty, templated=reading.template is not None)
-    except InputError as error:
-        empty.error = Failure.of(InputError(f"{empty.source}, line {empty.line}: {error}"))
+        line = msgspec.json.decode(text, type=_Kind)
+        record = _openai(line, empty, reading) if line.is_openai else _own(text)
+        record.check()
+        if record.speculation is not None and record.speculation.tokens:
+            raise InputError("speculation.tokens is not supported in a batch", "leave it out")
+    except Exception as error:  # noqa: BLE001 - one faulty line must not end the others
+        why = str(error) or type(error).__name__
+        if isinstance(error, RecursionError):
+            why = "JSON nested too deep"
+        empty.error = Failure.of(InputError(f"{empty.source}, line {empty.line}: {why}"))
         return empty
     record.id, record.source, record.line = record.id or empty.id, empty.source, empty.line
     if record.prompt is not None:
@@ -358,15 +365,14 @@ class LineBody(ChatBody, kw_only=True):
     messages: list[dict[str, Any]] | None = None  # type: ignore[assignment]  # prompt stands in for it
     prompt: str | None = None
     system: str | None = None
-    suffix: Any = None
     echo: bool | None = None
     best_of: int | None = None
 
-    refused = (*ChatBody.refused, "suffix")
+    supported = (*ChatBody.supported, "prompt")
 
     def records(self, name: str) -> list[Record]:
-        if self.echo or self.best_of not in (None, 1):
-            raise InputError("echo and best_of are for completions", "use OpenAI's batch format")
+        if self.best_of not in (None, 1):
+            raise InputError("best_of is for completions", "use OpenAI's batch format")
         record = self._record(name, self.messages or [])
         record.form, record.prompt, record.system = "", self.prompt, self.system
         if self.messages is None:
@@ -389,26 +395,6 @@ class _Kind(msgspec.Struct):
         return bool(bytes(self.body) or (not ours and (self.custom_id or self.url)))
 
 
-def record_of(text: str, empty: Record, *, templated: bool) -> Record:
-    """Read the record of a line. Raises InputError, whatever is wrong with the line.
-
-    empty: stands for the line if it is faulty, and gets its id and form. templated: whether `--template` is in use.
-    """
-    try:
-        line = msgspec.json.decode(text, type=_Kind)
-        record = _openai(line, empty, templated=templated) if line.is_openai else _own(text)
-        record.check()
-        if record.speculation is not None and record.speculation.tokens:
-            raise InputError("speculation.tokens is not supported in a batch", "leave it out")
-    except RecursionError:
-        raise InputError("JSON nested too deep") from None
-    except InputError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with one line, the others are read
-        raise InputError(str(error) or type(error).__name__) from None
-    return record
-
-
 def _own(text: str) -> Record:
     body = msgspec.json.decode(text, type=LineBody)
     record = _only(body, "" if body.id is None else str(body.id))
@@ -418,10 +404,10 @@ def _own(text: str) -> Record:
     return record
 
 
-def _openai(line: _Kind, empty: Record, *, templated: bool) -> Record:
+def _openai(line: _Kind, empty: Record, reading: Reading) -> Record:
     """Read a line in OpenAI's format. `empty` gets its custom_id, even if the line is faulty."""
     empty.id, empty.form = line.custom_id or empty.id, CHAT
-    if templated:
+    if reading.template is not None:
         raise InputError("--template cannot be used with OpenAI's batch format")
     if not bytes(line.body):
         raise InputError("the line has no body", "put the request into it")

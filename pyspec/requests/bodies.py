@@ -16,7 +16,6 @@ import msgspec
 from pyspec.errors import InputError, OptionError
 from pyspec.grammar.languages import Language
 from pyspec.requests.fields import (
-    REFUSED,
     Inside,
     Schema,
     UndoneFields,
@@ -32,7 +31,6 @@ from pyspec.text.parts import Result
 
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 
-PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 _OUTPUTS = "structured_outputs"
 _NO_JSON = ("regex", "choice", "grammar")  # vLLM's names for formats other than JSON
 
@@ -44,7 +42,7 @@ class Body(UndoneFields, kw_only=True):
     Qwen's, think Ollama's, thinking Anthropic's and reasoning OpenRouter's.
     """
 
-    refused: ClassVar[tuple[str, ...]] = REFUSED  # fields of this kind of request that are refused
+    supported: ClassVar[tuple[str, ...]] = ()  # fields that other kinds of request refuse
 
     model: str | None = None
     stop: str | list[str] | None = None
@@ -143,9 +141,8 @@ class Body(UndoneFields, kw_only=True):
         if self.max_tokens == -1:  # clients of llama.cpp send it for as many as fit
             wanted["max_tokens"] = MAX_TOKENS
         wanted["reasoning_budget"] = self.budget
-        if False in (self.enable_thinking, self.think, (self.reasoning or {}).get("enabled")):
-            wanted["reasons"] = False
-        if (self.thinking or {}).get("type") == "disabled":
+        told = self.enable_thinking, self.think, (self.reasoning or {}).get("enabled")
+        if False in told or (self.thinking or {}).get("type") == "disabled":
             wanted["reasons"] = False
         return {**wanted, "id": name, "stop": stop, "seed": seed, "language": self._language()}
 
@@ -195,9 +192,7 @@ def _read_schema(field: str, schema: Schema | str) -> Schema:
 class ChatBody(Body):
     """The body of a chat completion."""
 
-    refused = (
-        *REFUSED, "audio", "echo", "function_call", "functions", "modalities", "web_search_options",
-    )  # fmt: skip
+    supported: ClassVar[tuple[str, ...]] = ("logprobs", "top_logprobs")
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
@@ -254,7 +249,7 @@ class ChatBody(Body):
 class CompletionBody(Body, kw_only=True):
     """The body of a completion."""
 
-    refused = (*(name for name in REFUSED if name != "suffix"), "add_special_tokens")
+    supported = ("prompt", "suffix", "logprobs", "echo")
 
     prompt: str | list[str | int | list[int]]
     suffix: str | None = None
@@ -266,11 +261,15 @@ class CompletionBody(Body, kw_only=True):
     form = COMPLETION
 
     @property
+    def _prompts(self) -> list[Any]:
+        """The prompts: a list of token ids is one, a list of lists several."""
+        if isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int)):
+            return [self.prompt]
+        return list(self.prompt)
+
+    @property
     def n_prompts(self) -> int:
-        """The number of prompts: a list of token ids is one prompt, a list of lists several."""
-        prompts = self.prompt
-        one = isinstance(prompts, str) or not prompts or isinstance(prompts[0], int)
-        return 1 if one else len(prompts)
+        return len(self._prompts)
 
     @property
     def alternatives(self) -> int | None:
@@ -279,17 +278,14 @@ class CompletionBody(Body, kw_only=True):
     def records(self, name: str) -> list[Record]:
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InputError("best_of is not supported", "use n")
-        prompts: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
-        if prompts and all(isinstance(item, int) for item in prompts):
-            prompts = [prompts]
-        if not prompts:
+        if not self._prompts:
             raise InputError("the prompt is empty")
         # "" means no suffix: editors that build their own infill prompt send it
         suffix = self.suffix or None
         if self.echo and suffix is not None:
             raise InputError("echo and suffix do not go together", "leave echo out")
         shared = {**self._shared(name), "echo": self.echo or None, "suffix": suffix}
-        return [Record(form=COMPLETION, **shared, **_prompt(item)) for item in prompts]
+        return [Record(form=COMPLETION, **shared, **_prompt(item)) for item in self._prompts]
 
 
 def _prompt(prompt: Any) -> dict[str, Any]:
@@ -301,12 +297,18 @@ def _prompt(prompt: Any) -> dict[str, Any]:
     raise InputError("a prompt is neither text nor a list of token ids")
 
 
-def read_body(path: str, data: bytes | msgspec.Raw) -> ChatBody | CompletionBody:
+_KINDS: dict[str, type[Body]] = {
+    "/v1/chat/completions": ChatBody,
+    "/v1/completions": CompletionBody,
+}
+
+
+def read_body(path: str, data: bytes | msgspec.Raw) -> Body:
     """The body of a request to `path`. Raises InputError."""
-    form = PATHS.get(path)
-    if form is None:
-        raise InputError(f"url is {path[:80]!r}", f"use {' or '.join(PATHS)}")
-    return decoded(ChatBody, data) if form == CHAT else decoded(CompletionBody, data)
+    kind = _KINDS.get(path)
+    if kind is None:
+        raise InputError(f"url is {path[:80]!r}", f"use {' or '.join(_KINDS)}")
+    return decoded(kind, data)
 
 
 def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:

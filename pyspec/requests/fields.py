@@ -1,6 +1,6 @@
 """Fields of requests that are refused, since ignoring them would change the answer; and the types of members at any depth.
 
-A body's `refused` names those that it checks. `.docs/pages/fields.md` says why others may be ignored.
+A body refuses those that it has and its kind of request does not support. `.docs/pages/fields.md` says why others are ignored.
 """
 
 from __future__ import annotations
@@ -137,9 +137,15 @@ else:
     )
 
 
+def refused(kind: Any) -> tuple[str, ...]:
+    """The fields of a kind of request that are refused."""
+    fields = {*kind.__struct_fields__} - {*kind.supported}
+    return tuple(name for name in UNDONE if name in fields)
+
+
 def refuse_undone(body: Any) -> None:
     """Raise InputError where a body uses an unsupported field."""
-    for name in body.refused:
+    for name in refused(type(body)):
         value, undone = getattr(body, name), UNDONE[name]
         if value is not None and undone.asks(value):
             raise undone.kind(f"{name} {undone.why}", undone.hint)

@@ -44,7 +44,7 @@ from pyspec.serve.access import (
     whole_body,
 )
 from pyspec.serve.apis import ollama
-from pyspec.serve.apis.completions import CHATS, INFILL, TEXTS, WORK
+from pyspec.serve.apis.completions import CHATS, INFILL, TEXTS, WORK, Work
 from pyspec.serve.apis.messages import MESSAGES, CountBody
 from pyspec.serve.apis.ollama import OLLAMA_CHATS, OLLAMA_TEXTS
 from pyspec.serve.apis.responses import RESPONSES
@@ -132,14 +132,13 @@ class Handlers:
         self._fleet, self._serving, self._metrics = fleet, serving, metrics
         self._embedders = embedders
         self._keys = Keys(serving.api_key)
-        self._tokenizing = asyncio.Semaphore()
+        self._working = asyncio.Semaphore()
 
     def routes(self) -> list[Route]:
         posted = dict.fromkeys(INTERFACES, self.complete)
         posted |= {COUNT: self.count_tokens}
-        posted |= dict.fromkeys(WORK, self.tokenize)
+        posted |= dict.fromkeys(_WORK, self.work)
         posted |= dict.fromkeys(("/v1/embeddings", "/api/embed"), self.embed)
-        posted["/api/show"] = self.show
         short = (path.removeprefix("/v1") for path in (*INTERFACES, COUNT))
         posted |= {path: posted[whole_path(path)] for path in short}
         got = {
@@ -198,12 +197,13 @@ class Handlers:
         async with self._fleet.using(body.model) as service:
             return json_response({"input_tokens": await service.count(body, len(data))})
 
-    async def tokenize(self, request: Request) -> Response:
+    async def work(self, request: Request) -> Response:
+        """Answer what needs a model and no answer of it: tokens of a text, or the model's description."""
         data, _ = await self._data(request)
-        kind, work = WORK[request.url.path]
+        kind, work = _WORK[request.url.path]
         body = decoded(kind, data)
         # one at a time: the processor belongs to the answers
-        async with self._fleet.using(body.model) as service, self._tokenizing:
+        async with self._fleet.using(body.model) as service, self._working:
             return json_response(await asyncio.to_thread(work, service.batch, body))
 
     async def embed(self, request: Request) -> Response:
@@ -250,7 +250,7 @@ class Handlers:
         return {**about, "meta": None if batch is None else batch.facts}
 
     async def version(self, _request: Request) -> Response:
-        return json_response(ollama.version())
+        return json_response(ollama.VERSION)
 
     async def tags(self, request: Request) -> Response:
         """All models for ollama's clients, or at /api/ps those that are loaded."""
@@ -259,12 +259,8 @@ class Handlers:
         names: Iterable[str] = loaded
         if request.url.path != "/api/ps":
             names = await self._fleet.names()
-        return json_response(ollama.models((name, loaded.get(name)) for name in names))
-
-    async def show(self, request: Request) -> Response:
-        data, _ = await self._data(request)
-        async with self._fleet.using(decoded(ollama.ShowBody, data).model) as service:
-            return json_response(ollama.describe_model(service.batch))
+        entries = [ollama.entry(name, loaded.get(name)) for name in names]
+        return json_response({"models": entries})
 
     async def _data(self, request: Request) -> tuple[bytes, str]:
         """Check a request's key and type. Returns its body, and the key's holder."""
@@ -390,6 +386,8 @@ INTERFACES = {
 }
 
 COUNT = "/v1/messages/count_tokens"
+
+_WORK: dict[str, Work] = {**WORK, "/api/show": (ollama.ShowBody, ollama.describe_model)}
 
 SERVED = (
     *(f"POST {path}" for path in (*INTERFACES, COUNT, *WORK, "/v1/embeddings")),

@@ -11,7 +11,7 @@ import pytest
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, CompletionBody, decoded, records_of
-from pyspec.requests.fields import REFUSED, UNDONE
+from pyspec.requests.fields import REFUSED, UNDONE, refused
 from pyspec.serve.apis.completions import InfillBody
 from pyspec.serve.apis.messages import CountBody, MessagesBody
 from pyspec.serve.apis.ollama import OllamaChat, OllamaOptions, OllamaText
@@ -143,7 +143,7 @@ def method_of(where, name):
 
 def listed(kind, field):
     """How a field of this kind of request is treated; None if nobody has thought of it."""
-    if field in kind.refused:
+    if field in refused(kind):
         return "refused"
     if field in SAMPLES and field not in {*kind.__struct_fields__} - {*REFUSED}:
         return "harmless"
@@ -270,7 +270,7 @@ NOTHING = {
     "suffix": "", "top_n_sigma": -1, "truncation": "disabled", "typ_p": 1,
 }  # fmt: skip
 
-TURNED_DOWN = [(kind, field) for kind in ASKED for field in kind.refused]
+TURNED_DOWN = [(kind, field) for kind in ASKED for field in refused(kind)]
 
 
 @pytest.mark.parametrize(("kind", "field"), TURNED_DOWN)
@@ -295,5 +295,5 @@ def test_the_samplers_of_editors_are_taken_in_their_order():
 
 
 def test_every_refusal_has_its_words_and_is_on_the_page():
-    assert {field for kind in ASKED for field in kind.refused} == {*UNDONE}
+    assert {field for kind in ASKED for field in refused(kind)} == {*UNDONE}
     assert {*REFUSED} < {*UNDONE} <= set(re.findall(r"\w+", DOCS.read_text()))

@@ -10,7 +10,6 @@ import msgspec
 
 from pyspec.batch.run import Batch
 from pyspec.requests.bodies import Body, ChatBody, CompletionBody, body_of, choice_of, openai_reason
-from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import CHAT, COMPLETION, Record
 from pyspec.serve.interface import (
     PING,
@@ -218,9 +217,7 @@ _HINTS = ("n_indent", "response_fields", "t_max_predict_ms")
 class InfillBody(Body):
     """A gap between two texts. prompt: the text in it so far. input_extra: other files, the best last. n_predict: max_tokens."""
 
-    refused = (
-        *(name for name in REFUSED if name not in ("n_predict", *_HINTS)), "n_probs", "return_tokens",
-    )  # fmt: skip
+    supported = ("prompt", "n_predict", *_HINTS)
 
     input_prefix: str | None = None
     input_suffix: str | None = None
@@ -329,11 +326,12 @@ def detokenize(batch: Batch, body: DetokenizeBody) -> dict[str, str]:
     return {"content": _text(batch, body.tokens)}
 
 
-WORK: dict[str, tuple[type[Any], Callable[[Batch, Any], dict[str, Any]]]] = {
+Work = tuple[type[Any], Callable[[Batch, Any], dict[str, Any]]]  # a path's body and function
+
+WORK: dict[str, Work] = {
     "/tokenize": (TokenizeBody, tokenize),
     "/detokenize": (DetokenizeBody, detokenize),
 }
-"""The body and the function of each path."""
 
 
 def _text(batch: Batch, tokens: list[int]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import Body, check_names
-from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import Record
 from pyspec.serve.interface import (
     NO_THREADS,
@@ -52,8 +52,6 @@ _DOCUMENTS = {"text": "data", "content": "content"}  # sources that are text: ty
 class MessagesBody(Body):
     """A request's body. Tools that Anthropic's server would run are left out. output_format: as betas named output_config's."""
 
-    refused = (*REFUSED, "compaction", "container", "mcp_servers", "thread")
-
     most_answers = 1
 
     messages: list[dict[str, Any]]
@@ -89,13 +87,14 @@ class MessagesBody(Body):
 
     def _record(self, name: str) -> Record:
         choice = self.tool_choice or {}
+        disabled = (self.thinking or {}).get("type") == "disabled"
         return self._chat(
             name,
             list(self._turns()),
             tools=[chat_tool(tool) for tool in self._offered()],
             choice=chat_choice(choice),
             parallel=not choice.get("disable_parallel_tool_use"),
-            effort=self._effort,
+            effort="none" if disabled else (self.output_config or {}).get("effort"),
         )
 
     def _forms(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
@@ -116,13 +115,6 @@ class MessagesBody(Body):
             return tools
         found = {name for message in self.messages for name in _found(message.get("content"))}
         return [t for t in tools if not t.get("defer_loading") or t.get("name") in found]
-
-    @property
-    def _effort(self) -> str | None:
-        if (self.thinking or {}).get("type") == "disabled":
-            return "none"
-        effort: str | None = (self.output_config or {}).get("effort")
-        return effort
 
     def _turns(self) -> Iterator[dict[str, Any]]:
         system = self.system or ""
@@ -171,22 +163,19 @@ def _without_session(user: str) -> str:
 
 def _users(role: str, blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """A user's turn as messages: one for each result of a call, and one for each text between them."""
-    own: list[dict[str, Any]] = []
-    for block in blocks:
-        if block.get("type") != "tool_result":
-            own.append(block)
-            continue
-        if own:
-            yield {"role": role, "content": "\n".join(map(_text, own))}
-            own = []
-        result = block.get("content") or ""
-        parts = [result] if isinstance(result, str) else list(map(_text, without_pictures(result)))
-        if block.get("is_error"):
-            parts = ["The call failed:", *parts]
-        text = "\n".join(parts)
-        yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": text}
-    if own:
-        yield {"role": role, "content": "\n".join(map(_text, own))}
+    for is_result, group in groupby(blocks, lambda block: block.get("type") == "tool_result"):
+        if is_result:
+            yield from map(_result, group)
+        else:
+            yield {"role": role, "content": "\n".join(map(_text, group))}
+
+
+def _result(block: dict[str, Any]) -> dict[str, Any]:
+    result = block.get("content") or ""
+    parts = [result] if isinstance(result, str) else list(map(_text, without_pictures(result)))
+    if block.get("is_error"):
+        parts = ["The call failed:", *parts]
+    return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": "\n".join(parts)}
 
 
 def _found(content: Any) -> Iterator[str]:

@@ -6,7 +6,7 @@ https://github.com/ollama/ollama/blob/main/docs/api.md
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from time import time
@@ -21,7 +21,6 @@ from pyspec.errors import InputError
 from pyspec.gguf.header import facts_of
 from pyspec.machine.files import recall, stamp
 from pyspec.requests.bodies import Body
-from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import COMPLETION, Record, RequestFields
 from pyspec.serve.interface import PROMPT_TOO_LONG, Choice, Interface, PendingRequest
 from pyspec.text.answer import Speech
@@ -46,7 +45,7 @@ class OllamaOptions(RequestFields, kw_only=True):
 class OllamaBody(Body):
     """Fields of both kinds of request. format: "json" or a schema. think: whether, or how hard."""
 
-    refused = (*(name for name in REFUSED if name != "suffix"), "logprobs", "top_logprobs")
+    supported: ClassVar[tuple[str, ...]] = ("suffix",)
     most_answers = 1
     asks: ClassVar[str]  # the field without which a request only loads the model
 
@@ -111,7 +110,7 @@ class OllamaChat(OllamaBody):
 class OllamaText(OllamaBody):
     """A prompt. raw: without the template. suffix: the text after the answer. Without a prompt it only loads the model."""
 
-    refused = (*OllamaBody.refused, "template", "context")
+    supported = ("suffix", "prompt")
     asks = "prompt"
 
     prompt: str | None = None
@@ -251,21 +250,14 @@ OLLAMA_TEXTS = Interface(
 
 # -- models ------------------------------------------------------------------------------------------------------------
 
-OLLAMA_VERSION = "0.12.6"  # the version of ollama whose API is served: clients check it before they use newer features
-
 _FOREVER = "2318-01-01T00:00:00Z"
 
-
-def version() -> dict[str, Any]:
-    return {"version": OLLAMA_VERSION, "pyspec": __version__}
-
-
-def models(named: Iterable[tuple[str, Batch | None]]) -> dict[str, Any]:
-    """The models that requests may name. Of a model that is not loaded, only the name is known."""
-    return {"models": [_entry(name, batch) for name, batch in named]}
+# what clients check before they use newer features: the version of ollama whose API is served, beside our own
+VERSION = {"version": "0.12.6", "pyspec": __version__}
 
 
-def _entry(name: str, batch: Batch | None) -> dict[str, Any]:
+def entry(name: str, batch: Batch | None) -> dict[str, Any]:
+    """A model that requests may name. Of one that is not loaded (None), only the name is known."""
     known: dict[str, Any] = {"name": name, "model": name, "size": 0, "digest": ""}
     known |= {"modified_at": _moment(0), "details": _details(batch)}
     if batch is None:
@@ -302,7 +294,7 @@ class ShowBody(msgspec.Struct):
     model: str | None = None
 
 
-def describe_model(batch: Batch) -> dict[str, Any]:
+def describe_model(batch: Batch, _body: ShowBody) -> dict[str, Any]:
     speech, sources = Speech.of(batch.target), ChatTemplate.of(batch.target).sources
     template = sources.get("default") or next(iter(sources.values()), "")
     can = ["completion"]

@@ -9,7 +9,6 @@ from typing import Any
 
 from pyspec.errors import AnswerFailed, ContextOverflow, InputError
 from pyspec.requests.bodies import Body, check_names
-from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import Record
 from pyspec.serve.interface import (
     AnswerBlock,
@@ -37,36 +36,33 @@ def messages_of(
     else:
         if not items:
             raise InputError("input is empty")
-        made = list(_turns(items))
+        made = _turns(items)
         while made and made[0]["role"] in SYSTEM_ROLES:  # templates take one such message
             system.append(made.pop(0)["content"])
     return [{"role": "system", "content": "\n\n".join(system)}, *made] if system else made
 
 
-def _turns(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    own: dict[str, Any] | None = None  # the model's open turn
+def _turns(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    turns: list[dict[str, Any]] = []
     for item in items:
         if item.get("type") in SERVERS:
             continue
         part = _own_part(item)
         if part is None:
-            if own is not None:
-                yield own
-                own = None
-            yield _turn(item)
+            turns.append(_turn(item))
             continue
-        twice = own.keys() & part.keys() - {"tool_calls"} if own else set()
+        own = turns[-1] if turns else {}
         # a turn has one content and one reasoning, and no content after calls
-        if own is not None and (twice or ("content" in part and "tool_calls" in own)):
-            yield own
-            own = None
-        own = own or {"role": "assistant"}
+        twice = own.keys() & part.keys() - {"tool_calls"}
+        late = "content" in part and "tool_calls" in own
+        if twice or late or own.get("role") != "assistant":
+            own = {"role": "assistant"}
+            turns.append(own)
         calls = [*own.get("tool_calls", ()), *part.get("tool_calls", ())]
         own |= part
         if calls:
             own["tool_calls"] = calls
-    if own is not None:
-        yield own
+    return turns
 
 
 def _own_part(item: dict[str, Any]) -> dict[str, Any] | None:
@@ -230,11 +226,6 @@ def _id(item: Mapping[str, Any]) -> Any:
 
 class ResponsesBody(Body):
     """A request's body. Features that need stored responses are refused. Tools that OpenAI's server would run are left out."""
-
-    refused = (
-        *REFUSED, "background", "conversation", "include", "personality", "previous_response_id", "prompt",
-        "top_logprobs", "truncation",
-    )  # fmt: skip
 
     most_answers = 1
 
