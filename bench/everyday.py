@@ -11,8 +11,8 @@ pair answers for the first time; `--kept warm` lets ten prompts of the other hal
 included. `said` is what the answers themselves say that drafts brought, where they say it. `drafting` and `rows` are what drafts
 cost, as shares of the answer's time after the prompt: making them, and the time of the target's decodes beyond as many of the
 plain answer. A prompt's figures are medians of its pairs'; the mean's interval is over prompts (95 %, Student's t). `--half 1` or
-`2` takes every other prompt: what is tuned on one half is reported on the other. Words after `--` go to both processes. With
-`--out FOLDER` the page and its figures are written there.
+`2` takes every other prompt: what is tuned on one half is reported on the other. `--beside N` keeps N processes busy that do
+nothing but arithmetic. Words after `--` go to both processes. With `--out FOLDER` the page and its figures are written there.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ OPTIONS = {
     "seed": 1,
     "half": 0,
     "kept": "warm",
+    "beside": 0,
     "out": None,
 }
 WARMING = 10  # answers
@@ -147,6 +148,19 @@ def forget() -> None:
             path.unlink()
 
 
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """In the body, this many processes compute beside those that are timed."""
+    command = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(command) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
 def answer(prompt: str, words: Sequence[str]) -> dict[str, Any]:
     """Run one process and return what it reports."""
     command = [sys.executable, "-m", "pyspec", "generate", prompt, "--json", "--no-log", *words]
@@ -236,7 +250,7 @@ def main(words: Sequence[str] | None = None) -> None:
     at = given.index("--") if "--" in given else len(given)
     options = arguments(__doc__, given[:at], "prompts?", **OPTIONS)
     found = Everyday(**made_by("everyday", given), tokens=options.tokens, pairs={})
-    with own_cache():
+    with own_cache(), busy(options.beside):
         measure(options, given[at + 1 :], found)
     print(shown(found))
     if options.out:
