@@ -55,14 +55,12 @@ def test_interrupted_run_goes_on_and_a_finished_one_is_not_run_again(
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("change", ["input", "model", "foreign"])
+@pytest.mark.parametrize("change", ["input", "model"])
 def test_other_output_is_not_overwritten(go, lines, tmp_path, change):
     go([lines], "out.jsonl")
     fake = Fake(target="other") if change == "model" else None
     if change == "input":
         (tmp_path / "in.txt").write_text("".join(f"changed {i}\n" for i in range(9)))
-    if change == "foreign":
-        (tmp_path / "out.jsonl").write_text("my notes")
     before = (tmp_path / "out.jsonl").read_bytes()
     with pytest.raises(ResumeMismatch):
         go([lines], "out.jsonl", fake=fake)
@@ -165,13 +163,16 @@ def test_file_that_appears_at_the_last_moment_is_kept(tmp_path, monkeypatch):
     assert (path.read_text(), len(list(tmp_path.iterdir()))) == ("mine", 1)
 
 
-def test_foreign_text_file_is_refused_before_anything_is_asked(go, lines, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "in.txt").write_text("mine")
-    fake = Fake()
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out/in.txt"])
+def test_a_file_of_others_is_replaced_if_asked_for_alone(go, lines, tmp_path, name):
+    path, out, fake = tmp_path / name, name.removesuffix("in.txt"), Fake()
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
     with pytest.raises(ResumeMismatch):
-        go([lines], "out/", fake=fake)
-    assert (fake.asked, (tmp_path / "out" / "in.txt").read_text()) == ([], "mine")
+        go([lines], out, fake=fake)
+    assert (fake.asked, path.read_text()) == ([], "mine")
+    go([lines], out, overwrite=True)
+    assert len(path.read_text().splitlines()) >= 5
 
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out/"])
@@ -190,24 +191,15 @@ def test_overwrite_replaces_whatever_is_there(go, lines, tmp_path, out):
 # -- failed records ------------------------------------------------------------------------------------
 
 
-class Mended(Fake):
-    """Answers what failed before."""
-
-    def run_indexed(self, records):
-        for result in super().run_indexed(records):
-            own = {"index": result.index, "id": result.id, "prompt_sha256": result.prompt_sha256}
-            yield RecordResult(**own, text="OK")
-
-
 @pytest.mark.parametrize("out", ["out.jsonl", "out/"])
 def test_retry_failed_asks_only_those(go, lines, tmp_path, out, read):
     go([lines], out)
-    fake, summary = go([lines], out, fake=Mended(), retry_failed=True)
+    fake, summary = go([lines], out, fake=Fake("none"), retry_failed=True)
     assert (fake.asked, summary.kept, summary.failed) == ([2], 4, 0)
     if out == "out/":
-        assert (tmp_path / "out" / "in.txt").read_text() == "A\nB\nOK\nD\nE\n"
+        assert (tmp_path / "out" / "in.txt").read_text() == "A\nB\nBAD\nD\nE\n"
         return
-    assert [line["text"] for line in read()] == ["A", "B", "OK", "D", "E"]
+    assert [line["text"] for line in read()] == ["A", "B", "BAD", "D", "E"]
     assert go([lines], out, retry_failed=True)[0].asked == []
 
 
@@ -222,10 +214,10 @@ def test_interrupted_retry_goes_on(go, tmp_path, read):
     (tmp_path / "in.txt").write_text("bad\na\nbad\n")
     go(["in.txt"], "out.jsonl")
     with pytest.raises(KeyboardInterrupt):
-        go(["in.txt"], "out.jsonl", fake=Mended(), retry_failed=True, stop_after=1)
-    fake, _ = go(["in.txt"], "out.jsonl", fake=Mended(), retry_failed=True)
+        go(["in.txt"], "out.jsonl", fake=Fake("none"), retry_failed=True, stop_after=1)
+    fake, _ = go(["in.txt"], "out.jsonl", fake=Fake("none"), retry_failed=True)
     assert fake.asked == [0]
-    assert [line["text"] for line in read()] == ["OK", "A", "OK"]
+    assert [line["text"] for line in read()] == ["BAD", "A", "BAD"]
 
 
 # -- OpenAI's format -----------------------------------------------------------------------------------
@@ -243,17 +235,8 @@ def test_openai_batch_lines_come_back_as_such(go, tmp_path, read):
     ]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
-    class Chats(Fake):
-        def run_indexed(self, records):
-            for i, record in records:
-                said = {"error": record.error}
-                if record.error is None:
-                    text = record.messages[0]["content"].upper()
-                    said = {"text": text, "finish_reason": "stop"}
-                yield RecordResult(index=i, id=record.id, prompt_sha256=record.sha256, **said)
-
     before = int(time.time())
-    go(["in.jsonl"], "out.jsonl", fake=Chats())
+    go(["in.jsonl"], "out.jsonl")
     good, bad, other = read()
     answer = ChatCompletion.model_validate(good["response"]["body"])
     assert (good["custom_id"], good["response"]["status_code"], good["error"]) == ("a", 200, None)
@@ -262,7 +245,7 @@ def test_openai_batch_lines_come_back_as_such(go, tmp_path, read):
     assert (bad["custom_id"], bad["response"]) == ("b", None)
     assert "temperature" in bad["error"]["message"]
     assert "url" in other["error"]["message"]
-    assert go(["in.jsonl"], "out.jsonl", fake=Chats())[0].asked == []
+    assert go(["in.jsonl"], "out.jsonl")[0].asked == []
 
 
 @pytest.mark.parametrize("out", ["out.txt", "out.xml", "out.json", "out.CSVX"])
@@ -287,7 +270,6 @@ def test_what_differs_is_named():
     assert changed_settings(was, now) == said
 
 
-TURNS = [{"role": "user", "content": "a"}]
 SHOWN = {"prompts": True}
 
 

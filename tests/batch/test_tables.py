@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pyspec.batch.output import _row
 from pyspec.batch.reading import Reading, rows_of
-from pyspec.errors import InputError, ResumeMismatch
+from pyspec.errors import InputError
 
 TABLE = 'id,question,note\n7,a,"one, two"\n8,,nothing asked\n9,"b\nc",x\n10,bad,\n'
 
@@ -32,9 +32,9 @@ def test_rows_and_columns_are_kept(go, table, tmp_path):
     assert head == ["id", "question", "note", "answer", "finish_reason", "error"]
     found[1][5] = found[1][5].replace(str(tmp_path), "IN").replace("IN/in.csv", "IN")
     assert found == [
-        ["7", "a", "one, two", "A", "", ""],
+        ["7", "a", "one, two", "A", "stop", ""],
         ["8", "", "nothing asked", "", "", "InputError: IN, line 3: the row has no prompt"],
-        ["9", "b\nc", "x", "B\nC", "", ""],
+        ["9", "b\nc", "x", "B\nC", "stop", ""],
         ["10", "bad", "", "", "", "InputError: bad"],
     ]
 
@@ -66,20 +66,9 @@ def test_other_inputs_give_a_table_of_ids(go, tmp_path):
     go(["in.txt"], "out.csv")
     assert rows(tmp_path / "out.csv") == [
         ["id", "answer", "finish_reason", "error"],
-        [f"{tmp_path}/in.txt:1", "A", "", ""],
+        [f"{tmp_path}/in.txt:1", "A", "stop", ""],
         [f"{tmp_path}/in.txt:2", "", "", "InputError: bad"],
     ]
-
-
-def test_an_interrupted_run_goes_on(go, table, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        go([table], "out.csv", column="question", stop_after=1)
-    fake, summary = go([table], "out.csv", column="question")
-    assert (len(fake.asked), summary.failed) == (3, 2)  # the one that was done has failed
-    before = (tmp_path / "out.csv").read_bytes()
-    fake, _ = go([table], "out.csv", column="question")
-    assert fake.asked == []
-    assert (tmp_path / "out.csv").read_bytes() == before
 
 
 def test_a_finished_table_can_be_extended(go, tmp_path):
@@ -89,22 +78,6 @@ def test_a_finished_table_can_be_extended(go, tmp_path):
     (tmp_path / "in.csv").write_text("question\na\nb\nc\n")
     _, summary = go(["in.csv"], "out.csv", column="question")
     assert (summary.records, summary.kept, summary.done) == (3, 2, 1)
-
-
-@pytest.mark.parametrize("out", ["no/out.jsonl", "no/out.csv"])
-def test_a_folder_that_is_not_there_is_named(go, table, tmp_path, out):
-    with pytest.raises(InputError) as caught:
-        go([table], out, column="question")
-    assert f"there is no folder {tmp_path}/no" in str(caught.value)
-
-
-def test_a_table_of_others_is_not_replaced(go, table, tmp_path):
-    (tmp_path / "out.csv").write_text("precious\n")
-    with pytest.raises(ResumeMismatch):
-        go([table], "out.csv", column="question")
-    assert (tmp_path / "out.csv").read_text() == "precious\n"
-    go([table], "out.csv", column="question", overwrite=True)
-    assert len(rows(tmp_path / "out.csv")) == 5
 
 
 def test_tables_with_other_columns_do_not_go_into_one(go, table, tmp_path):

@@ -8,10 +8,10 @@ from pyspec.text.parts import Failure, RecordResult
 
 
 class Fake:
-    """Answers records at once, last one first; those that contain "bad" fail."""
+    """Answers records at once, last one first; those that contain what `fails` do."""
 
-    def __init__(self, **identity):
-        self.asked, self.prompts = [], []
+    def __init__(self, fails="bad", **identity):
+        self.asked, self.prompts, self.fails = [], [], fails
         self._identity = {"target": "t", **identity}
 
     def identity(self):
@@ -23,12 +23,14 @@ class Fake:
     def run_indexed(self, records):
         for i, record in reversed(list(records)):
             self.asked.append(i)
-            self.prompts.append(record.prompt)
+            said = record.messages[0]["content"] if record.messages else record.prompt
+            self.prompts.append(said)
             error = record.error
-            if error is None and "bad" in record.prompt:
-                error = Failure("InputError", "bad")
+            if error is None and self.fails in said:
+                error = Failure("InputError", self.fails)
             told = {"index": i, "id": record.id, "prompt_sha256": record.sha256, "error": error}
-            yield RecordResult(text="" if error else record.prompt.upper(), **told)
+            answer = {} if error else {"text": said.upper(), "finish_reason": "stop"}
+            yield RecordResult(**told, **answer)
 
 
 def texts(batch, records):
