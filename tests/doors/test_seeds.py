@@ -50,6 +50,11 @@ def test_a_request_names_its_noise(doors, name, noise):
     assert first.text == second.text
 
 
+def test_a_servers_own_seed_is_for_requests_without_one(open_doors):
+    door = open_doors(seed=42)["serve"]
+    assert door(**HOT).text == door(**HOT, seed=42).text != door(**HOT, seed=43).text
+
+
 @pytest.mark.parametrize("name", ["class", "batch", "serve"])
 def test_a_doors_own_noise_is_for_requests_without_one(open_doors, name):
     door = open_doors(sampling="llama.cpp")[name]

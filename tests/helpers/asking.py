@@ -6,6 +6,14 @@ from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 
 from helpers.waiting import DEADLINE_S
+from pyspec.requests.bodies import ChatBody, decoded, records_of
+
+TURN = [{"role": "user", "content": "hello"}]
+LEAST = {
+    "/v1/chat/completions": {"messages": TURN}, "/v1/completions": {"prompt": "hello"},
+    "/v1/responses": {"input": "hello"}, "/v1/messages": {"messages": TURN},
+}  # fmt: skip
+"""What has to be asked of each interface."""
 
 
 def body(text="hello", **options):
@@ -39,6 +47,25 @@ def ask(server, path, status=200, **options):
     found, told = post(server, json.dumps(options).encode(), path)
     assert found == status, told
     return told
+
+
+def text_of(told):
+    """The text of an answer, in the words of any interface."""
+    if "choices" in told:
+        (choice,) = told["choices"]
+        return choice["message"]["content"] if "message" in choice else choice["text"]
+    if "message" in told:
+        return told["message"]["content"]
+    (said,) = told["output"][0]["content"] if "output" in told else told["content"]
+    return said["text"]
+
+
+def record_of(kind=ChatBody, **asked):
+    """What a body of this kind asks for; hello, if it is a chat's that says nothing."""
+    if kind is ChatBody:
+        asked = {"messages": TURN, **asked}
+    (record,) = records_of(decoded(kind, json.dumps(asked).encode()), "a")
+    return record
 
 
 def chat(client, text="hello there", **options):

@@ -26,8 +26,14 @@ DIGIT = {
 }  # fmt: skip
 """The schema of a tool's arguments."""
 
-CALL = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>'
-"""How models that speak Hermes call such a tool."""
+
+def call(name: str, **arguments: object) -> str:
+    """How models that speak Hermes call a tool."""
+    told = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{told}\n</tool_call>"
+
+
+CALL = call("add", n=1)
 
 
 def write(folder: Path, *marks: str, behind: str = "") -> Path:

@@ -3,6 +3,8 @@
 import math
 import subprocess
 import threading
+from contextlib import ExitStack
+from functools import partial
 
 import pytest
 from helpers import scripted
@@ -75,11 +77,28 @@ def server(serve_all, tmp_path_factory):
 
 
 @pytest.fixture
-def client(server):
-    """OpenAI's own client of a file's server."""
+def client_of():
+    """Opens OpenAI's own client of a server; closed after the test."""
     openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
+    opened = partial(openai.OpenAI, api_key="none", max_retries=0)
+    with ExitStack() as ends:
+        yield lambda server, base="/v1": ends.enter_context(opened(base_url=server.url + base))
+
+
+@pytest.fixture
+def client(server, client_of):
+    return client_of(server)
+
+
+@pytest.fixture
+def anthropic_of():
+    """Opens Anthropic's own client of a server; closed after the test."""
+    anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
+    opened = partial(anthropic.Anthropic, max_retries=0)
+    with ExitStack() as ends:
+        yield lambda server, key="none": ends.enter_context(
+            opened(base_url=server.url, api_key=key)
+        )
 
 
 @pytest.fixture

@@ -2,34 +2,39 @@
 
 import json
 
-import msgspec
 import pytest
 from helpers import scripted
-from helpers.asking import ask, body, get, post
+from helpers.asking import LEAST, TURN, ask, body, get, post, record_of, text_of
 
 from pyspec.errors import InputError
-from pyspec.requests.bodies import ChatBody, decoded, records_of
+from pyspec.requests.bodies import ChatBody
 from pyspec.serve.apis.messages import MessagesBody, chat_tool, is_function
 from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.text.messages import NO_PICTURE, standard
 
-
-def said(server, text="hello there", **options):
-    told = ask(server, "/v1/chat/completions", **json.loads(body(text, **options)))
-    return told["choices"][0]["message"]["content"]
-
-
+CHAT = "/v1/chat/completions"
 SHAPE = scripted.DIGIT
+FORM = {"type": "json_schema", "schema": SHAPE}
 
 
-@pytest.mark.parametrize("asked", [
-    {"json_schema": SHAPE},
-    {"json_schema": SHAPE, "response_format": {"type": "text"}},
-    {"json_schema": json.dumps(SHAPE)},
-    {"structured_outputs": {"json": SHAPE, "regex": None}},
+@pytest.fixture(scope="module")
+def plain(serve_all):
+    """A server whose model neither reasons nor calls tools."""
+    return serve_all()
+
+
+@pytest.mark.parametrize(("path", "asked"), [
+    (CHAT, {"json_schema": SHAPE}),
+    (CHAT, {"json_schema": SHAPE, "response_format": {"type": "text"}}),
+    (CHAT, {"json_schema": json.dumps(SHAPE)}),
+    (CHAT, {"structured_outputs": {"json": SHAPE, "regex": None}}),
+    ("/v1/messages", {"output_config": {"format": FORM}}),
+    ("/v1/responses", {"text": {"format": {**FORM, "name": "x", "strict": True}}}),
+    ("/api/chat", {"messages": TURN, "format": SHAPE, "stream": False}),
 ])  # fmt: skip
-def test_a_schema_by_other_servers_names(serve, asked):
-    assert set(json.loads(said(serve(), max_tokens=100, **asked))) == {"n"}
+def test_a_schema_by_each_name(plain, path, asked):
+    told = ask(plain, path, max_tokens=100, **LEAST.get(path, {}), **asked)
+    assert set(json.loads(text_of(told))) == {"n"}
 
 
 @pytest.mark.parametrize("asked", [
@@ -40,17 +45,9 @@ def test_a_schema_by_other_servers_names(serve, asked):
     {"response_format": {"type": "regex", "regex": "[ab]{3}"}},
     {"grammar": "# three\nroot   ::=\n  [ab]{3}"},
 ])  # fmt: skip
-def test_answers_that_are_no_json(serve, asked):
-    assert set(said(serve(), max_tokens=100, **asked)) <= {"a", "b"}
-
-
-def read(kind, **asked):
-    (record,) = records_of(decoded(kind, msgspec.json.encode(asked)), "a")
-    return record
-
-
-def record_of(**options):
-    return read(ChatBody, **json.loads(body(**options)))
+def test_answers_that_are_no_json(plain, asked):
+    told = ask(plain, CHAT, messages=TURN, max_tokens=100, **asked)
+    assert set(text_of(told)) <= {"a", "b"}
 
 
 def test_a_repetition_penalty_by_vllms_name():
@@ -79,7 +76,7 @@ def test_a_predicted_answer_is_drafted(serve, given):
             asked["prediction"] = {"type": "content", "content": given(predicted)}
         status, told = post(server, body("ab", **asked, logit_bias={"2": -100}))
         assert status == 200, told
-        return told["choices"][0]["message"]["content"], told["speculation"]["accepted"]
+        return text_of(told), told["speculation"]["accepted"]
 
     text, alone = answer("one")
     (same, foreseen), (also, wrong) = answer("two", text), answer("three", "no such words")
@@ -95,8 +92,8 @@ def test_what_is_predicted_is_no_part_of_what_is_asked():
 
 
 @pytest.mark.parametrize("wrong", [{}, {"content": 5}, {"content": [{"type": "text"}]}, "words"])
-def test_a_prediction_that_is_none_is_refused(serve, wrong):
-    assert post(serve(), body(prediction=wrong))[0] == 400
+def test_a_prediction_that_is_none_is_refused(plain, wrong):
+    ask(plain, CHAT, 400, messages=TURN, prediction=wrong)
 
 
 def test_several_calls_where_one_must_be_are_refused_by_request_alone():
@@ -114,30 +111,27 @@ def test_what_would_change_the_answer_is_refused(asked, named):
         record_of(**asked)
 
 
-USER = [{"role": "user", "content": "hi"}]
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 
 
 def test_clients_are_told_to_go_on_without_threads(server):
     """By the code that their runner of tools looks for."""
-    asked = {"max_tokens": 4, "messages": USER, "thread": {"type": "create"}}
+    asked = {"max_tokens": 4, "messages": TURN, "thread": {"type": "create"}}
     error = ask(server, "/v1/messages", 400, **asked)["error"]
     wanted = {"error_code": "thread_unsupported_request", "unsupported": []}
     assert error["details"] == wanted
 
 
-def test_the_runner_of_tools_works(server):
+def test_the_runner_of_tools_works(server, anthropic_of):
     anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
 
     @anthropic.beta_tool
     def look(place: str) -> str:
         return place
 
-    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
-        runner = client.beta.messages.tool_runner(
-            model="tiny", max_tokens=4, messages=USER, tools=[look]
-        )
-        assert next(iter(runner)).role == "assistant"
+    messages = anthropic_of(server).beta.messages
+    runner = messages.tool_runner(model="tiny", max_tokens=4, messages=TURN, tools=[look])
+    assert next(iter(runner)).role == "assistant"
 
 
 @pytest.mark.parametrize(("path", "headers"), [
@@ -159,7 +153,7 @@ def test_an_unknown_path_says_what_is_served(path, server):
 @pytest.mark.parametrize("kind", [ChatBody, MessagesBody])
 def test_no_reasoning_by_others_names(kind, field):
     for value, wanted in ((False, False), (True, None)):
-        assert read(kind, messages=USER, **{field: value}).reasons is wanted
+        assert record_of(kind, messages=TURN, **{field: value}).reasons is wanted
 
 
 @pytest.mark.parametrize("kind", ["bash_20250124", "text_editor_20250728", "memory_20250818"])
@@ -176,21 +170,18 @@ def test_a_tool_that_clients_run_needs_a_schema(kind):
 URL = {"type": "image_url", "image_url": {"url": "data:"}}
 
 
-@pytest.mark.parametrize(
-    ("kind", "body"),
-    [
-        (ChatBody, {"messages": [{"role": "user", "content": [URL]}]}),
-        (MessagesBody, {"messages": [{"role": "user", "content": [PICTURE]}]}),
-        (ResponsesBody, {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "body"), [
+    (ChatBody, {"messages": [{"role": "user", "content": [URL]}]}),
+    (MessagesBody, {"messages": [{"role": "user", "content": [PICTURE]}]}),
+    (ResponsesBody, {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}),
+])  # fmt: skip
 def test_a_picture_is_refused_by_the_name_of_what_sees_it(kind, body):
     with pytest.raises(InputError, match=r"only pyspec\.SpeculativeLlama sees"):
         texts(kind, **body)
 
 
 def texts(kind, **body):
-    return [turn["content"] for turn in standard(read(kind, **body).messages)]
+    return [turn["content"] for turn in standard(record_of(kind, **body).messages)]
 
 
 def test_a_picture_in_a_result_is_a_line_of_text():
@@ -199,9 +190,9 @@ def test_a_picture_in_a_result_is_a_line_of_text():
     blocks = [{"type": "tool_result", "tool_use_id": "c", "content": result}]
     call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
     said = {"role": "assistant", "content": [call]}
-    turns = [*USER, said, {"role": "user", "content": blocks}]
+    turns = [*TURN, said, {"role": "user", "content": blocks}]
     assert texts(MessagesBody, messages=turns)[-1] == f"seen:\n{NO_PICTURE}"
-    turns = [*USER, {"role": "tool", "tool_call_id": "c", "content": [URL]}]
+    turns = [*TURN, {"role": "tool", "tool_call_id": "c", "content": [URL]}]
     assert texts(ChatBody, messages=turns)[-1] == NO_PICTURE
     items = [
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},

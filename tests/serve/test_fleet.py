@@ -7,10 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers import tiny
-from helpers.asking import body, get, post, raw, rest
+from helpers.asking import body, get, post, raw, rest, text_of
 from helpers.waiting import wait
-
-F32 = {"flash_attn": False, "type_k": 0, "type_v": 0}  # as the first model has it
 
 
 @pytest.fixture
@@ -37,7 +35,7 @@ def fleet(serve, tmp_path):
             loaded.append(name)
             settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
             batch = Batch(str(paths[name]), settings=settings, draft="none", n_ctx=1024, parallel=2,
-                          interactive=True, n_threads=1, n_threads_batch=1, **F32)  # fmt: skip
+                          interactive=True, n_threads=1, n_threads_batch=1, **tiny.F32)  # fmt: skip
             batch.prepare()
             return batch, ServerSettings(name)
 
@@ -56,7 +54,7 @@ def fleet(serve, tmp_path):
 def said(server, model, **options):
     status, told = post(server, body(model=model, **options))
     assert status == 200, told
-    return told["choices"][0]["message"]["content"], told["model"]
+    return text_of(told), told["model"]
 
 
 def test_a_request_chooses_its_model(fleet):

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 from helpers import scripted
-from helpers.asking import ask, begun, body, first_text, post, raw
+from helpers.asking import ask, begun, body, first_text, post, raw, text_of
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.serve.service import Service
@@ -41,7 +41,7 @@ def test_a_grammar_that_never_ends_keeps_nobody_waiting(serve):
         assert status == 200 or "grammar" in told["error"]["message"]
     assert server.batch.load[0] <= 1
     _, told = post(server, body(grammar='root ::= "ab"'))
-    assert told["choices"][0]["message"]["content"] == "ab"
+    assert text_of(told) == "ab"
     stream.close()
     server.wait_idle()
 
@@ -203,7 +203,7 @@ def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch, caplog):
     from pyspec.errors import NumericError
 
     server = serve(draft="none")
-    good = post(server, body("good", max_tokens=20))[1]["choices"][0]["message"]["content"]
+    good = text_of(post(server, body("good", max_tokens=20))[1])
     accept = Engine.accept
 
     def poisoned(self, seq, sampler, gate):
@@ -217,7 +217,7 @@ def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch, caplog):
         (status, told), *others = pool.map(partial(post, server), asked)
     assert (status, "a logit is not finite" in told["error"]["message"]) == (500, True)
     assert "failed: a logit is not finite" in caplog.text
-    assert [each["choices"][0]["message"]["content"] for _, each in others] == [good] * 2
+    assert [text_of(each) for _, each in others] == [good] * 2
     assert metrics(server)["pyspec_answers_total failed"] == 1
 
 

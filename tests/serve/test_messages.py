@@ -1,11 +1,10 @@
 """Anthropic's Messages as its own client sees them."""
 
-import json
 from itertools import groupby
 
 import pytest
-from helpers import scripted
-from helpers.asking import post
+from helpers import asking, scripted
+from helpers.asking import post, text_of
 
 from pyspec.serve.apis.messages import MessagesBody
 
@@ -29,9 +28,8 @@ TURNS = [
 
 
 @pytest.fixture
-def client(server):
-    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as made:
-        yield made
+def client(server, anthropic_of):
+    return anthropic_of(server)
 
 
 def asked(messages="go", says=None, **options):
@@ -49,8 +47,8 @@ def ask(client, messages="go", says=None, **options):
 
 
 def chat(server, messages, **options):
-    data = json.dumps({"messages": messages, "max_tokens": 16, **options}).encode()
-    return post(server, data)[1]["choices"][0]["message"]["content"]
+    asked = {"messages": messages, "max_tokens": 16, **options}
+    return text_of(asking.ask(server, "/v1/chat/completions", **asked))
 
 
 def test_a_text_is_answered_as_in_a_chat(client, server):
@@ -115,12 +113,15 @@ def test_thinking_is_a_block_of_its_own(client):
     assert (thought.type, thought.thinking, text.text) == ("thinking", "Hm.", "Yes.")
 
 
-def test_thinking_may_be_turned_off(serve, tmp_path):
-    server = serve(scripted.write(tmp_path, behind=scripted.THINKS))
-    said = {"grammar": scripted.script("Hm.</think>Yes.")}
-    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
-        on = client.messages.create(**asked(), extra_body=said)
-        off = client.messages.create(**asked(), thinking={"type": "disabled"}, extra_body=said)
+@pytest.fixture
+def thinker(serve, anthropic_of, tmp_path):
+    """A client of a model whose template begins to think."""
+    return anthropic_of(serve(scripted.write(tmp_path, behind=scripted.THINKS)))
+
+
+def test_thinking_may_be_turned_off(thinker):
+    on = ask(thinker, says="Hm.</think>Yes.")
+    off = ask(thinker, says="Hm.</think>Yes.", thinking={"type": "disabled"})
     assert [block.type for block in on.content] == ["thinking", "text"]
     assert [block.type for block in off.content] == ["text"]
 
@@ -246,20 +247,12 @@ def test_a_call_that_was_cut_is_not_made(client, script_all):
     assert client.messages.create(**how).content == []
 
 
-def test_json_of_a_schema(serve):
-    form = {"type": "json_schema", "schema": scripted.DIGIT}
-    with anthropic.Anthropic(base_url=serve().url, api_key="none", max_retries=0) as client:
-        answer = client.messages.create(**asked(), output_config={"format": form})
-    assert set(json.loads(answer.content[0].text)) == {"n"}
-
-
 BEGUN = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "I said: "}]
 
 
 def test_an_answer_goes_on_where_it_was_begun(client, server):
     prompt = scripted.prompt("go") + "I said: "
-    data = json.dumps({"prompt": prompt, "max_tokens": 16}).encode()
-    text = post(server, data, "/v1/completions")[1]["choices"][0]["text"]
+    text = text_of(asking.ask(server, "/v1/completions", prompt=prompt, max_tokens=16))
     whole = ask(client, BEGUN, max_tokens=16)
     assert whole.content[0].text == text
     with client.messages.stream(**asked(BEGUN, max_tokens=16)) as stream:
@@ -269,18 +262,15 @@ def test_an_answer_goes_on_where_it_was_begun(client, server):
     assert counted == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
 
 
-def test_a_begun_answer_is_no_thought(serve, tmp_path):
-    server = serve(scripted.write(tmp_path, behind=scripted.THINKS))
-    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
-        assert [block.type for block in ask(client, max_tokens=8).content] == ["thinking"]
-        assert [block.type for block in ask(client, BEGUN, max_tokens=8).content] == ["text"]
+def test_a_begun_answer_is_no_thought(thinker):
+    assert [block.type for block in ask(thinker, max_tokens=8).content] == ["thinking"]
+    assert [block.type for block in ask(thinker, BEGUN, max_tokens=8).content] == ["text"]
 
 
-def test_its_key_and_its_errors(serve):
+def test_its_key_and_its_errors(serve, anthropic_of):
     """x-api-key is a key, too; without one the error is one that the client knows."""
     server = serve(key="secret")
-    with anthropic.Anthropic(base_url=server.url, api_key="secret", max_retries=0) as client:
-        assert ask(client, max_tokens=2).usage.output_tokens == 2
+    assert ask(anthropic_of(server, "secret"), max_tokens=2).usage.output_tokens == 2
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
         status, told = post(server, b"{}", path)
         assert (status, told["error"]["type"]) == (401, "authentication_error")

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
-from helpers.asking import ask, begun, body, post, raw
+from helpers.asking import LEAST, ask, begun, body, post, raw
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.cli.serve import ServerOptions
@@ -35,15 +35,6 @@ def drain(server, seconds):
 
 def streamed(server, **options):
     return begun(server, "/v1/chat/completions", body(stream=True, **options))
-
-
-DOORS = {
-    "/v1/chat/completions": ({"messages": [{"role": "user", "content": "a"}]}, "Cancelled"),
-    "/v1/completions": ({"prompt": "a"}, "Cancelled"),
-    "/v1/responses": ({"input": "a"}, "response.failed"),
-    "/v1/messages": ({"messages": [{"role": "user", "content": "a"}]}, "overloaded_error"),
-}
-"""What is asked of each interface, and a word of the event that ends a stream of an answer that failed."""
 
 
 def reasons(response):
@@ -91,18 +82,21 @@ def test_an_engine_that_hangs_is_told_of(held):
         wait(lambda: health(server) == (200, "ok"))
 
 
-@pytest.mark.parametrize("path", DOORS)
-def test_a_drain_ends_the_streams_of_an_engine_that_hangs(held, monkeypatch, path):
+@pytest.mark.parametrize(("path", "word"), [
+    ("/v1/chat/completions", "Cancelled"), ("/v1/completions", "Cancelled"),
+    ("/v1/responses", "response.failed"), ("/v1/messages", "overloaded_error"),
+])  # fmt: skip
+def test_a_drain_ends_the_streams_of_an_engine_that_hangs(held, monkeypatch, path, word):
     """As each interface tells of an answer that failed."""
     monkeypatch.setattr("pyspec.serve.service._CUT_S", 0.0)
     server, *_ = held
-    with begun(server, path, json.dumps({**DOORS[path][0], "stream": True})) as response:
+    with begun(server, path, json.dumps({**LEAST[path], "stream": True})) as response:
         wait(lambda: server.batch.load == (0, 1))
         drain(server, 0.0).result(DEADLINE_S)
         said = response.read().decode()
     assert ("response.created" in said, '"role"' in said) == (path == "/v1/responses", False)
     last = said.rstrip().split("\n\n")[-1]
-    assert DOORS[path][1] in last
+    assert word in last
     assert "was not finished" in last
 
 
@@ -201,20 +195,17 @@ def test_what_runs_may_end(serve):
     assert server.batch.load == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("path", "asked", "end"),
-    [
-        ("/v1/chat/completions", {"stream_options": {"include_usage": True}}, '"finish_reason":"length"'),
-        ("/v1/responses", {"input": "a"}, '"incomplete_details":{"reason":"max_output_tokens"}'),
-        ("/v1/messages", {}, '"stop_reason":"max_tokens"'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "asked", "end"), [
+    ("/v1/chat/completions", {"stream_options": {"include_usage": True}}, '"finish_reason":"length"'),
+    ("/v1/responses", {}, '"incomplete_details":{"reason":"max_output_tokens"}'),
+    ("/v1/messages", {}, '"stop_reason":"max_tokens"'),
+])  # fmt: skip
 def test_what_takes_longer_is_cut_and_says_so(serve, rounds, path, asked, end):
     server = serve(n_ctx=4096, draft="none")
     service = server.app.state.fleet.default
-    asked = json.dumps({**DOORS[path][0], **asked, "max_tokens": 4000, **NEVER_ENDS, "stream": True})  # fmt: skip
+    asked |= {**LEAST[path], "max_tokens": 4000, **NEVER_ENDS, "stream": True}
     rounds.allow(8)
-    with begun(server, path, asked) as response:
+    with begun(server, path, json.dumps(asked)) as response:
         rounds.wait_taken()
         ended = drain(server, 0.0)
         wait(lambda: all(job.cancelled for job, _ in service._open.values()))

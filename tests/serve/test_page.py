@@ -8,12 +8,21 @@ import pytest
 from helpers.tab import CHROMIUM
 from helpers.waiting import wait
 
-from pyspec.batch import Batch, Settings
-from pyspec.sampling.options import Sampling
+from pyspec.batch import Batch
 from pyspec.serve import ServerSettings
 from pyspec.serve.fleet import OtherModels
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+
+
+@pytest.fixture
+def tab(serve, browser):
+    return browser(serve().url)
+
+
+def show(tab, **turn):
+    """Puts a turn on the page that no server was asked for; JSON of what it has beside its question."""
+    tab.evaluate(f"turns = [{{...fresh('q'), ...{json.dumps(turn)}}}], showAll()")
 
 
 def say(tab, text):
@@ -25,9 +34,7 @@ DONE = "document.querySelectorAll('.assistant[data-done]').length"
 SPANS = "document.querySelectorAll('.assistant span[title]')"
 
 
-def test_page_answers_and_shows_where_tokens_came_from(serve, browser):
-    server = serve()
-    tab = browser(server.url)
+def test_page_answers_and_shows_where_tokens_came_from(tab):
     tab.until("document.getElementById('model')?.textContent.startsWith('tiny')")
     tab.evaluate("document.getElementById('temperature').value = 0")
     say(tab, "abcabcabcabcabcabc " * 6)
@@ -45,13 +52,9 @@ def test_page_answers_and_shows_where_tokens_came_from(serve, browser):
     assert tab.evaluate(outside) == 0
 
 
-def test_relaxed_tokens_say_their_gap(serve, browser):
-    server = serve()
-    tab = browser(server.url)
-    tab.evaluate(
-        "turns = [{...fresh('q'), content: '<b>x</b>', "
-        "tokens: [{text: '<b>x</b>', source: 'relaxed', gap: 0.25, preferred: 'y'}]}], showAll()"
-    )
+def test_relaxed_tokens_say_their_gap(tab):
+    token = {"text": "<b>x</b>", "source": "relaxed", "gap": 0.25, "preferred": "y"}
+    show(tab, content="<b>x</b>", tokens=[token])
     found = tab.evaluate(
         "(s => [s.title, s.textContent, getComputedStyle(s).color])(document.querySelector('.relaxed:not(#legend *)'))"
     )
@@ -83,8 +86,7 @@ def test_a_stopped_answer_says_so_and_goes_on(serve, rounds, browser):
     assert tab.evaluate("turns.length") == 1
 
 
-def test_an_answer_is_as_long_as_fits_unless_a_limit_is_set(serve, browser):
-    tab = browser(serve().url)
+def test_an_answer_is_as_long_as_fits_unless_a_limit_is_set(tab):
     assert tab.evaluate("'max_tokens' in JSON.parse(request([]))") is False
     tab.evaluate("$('most').value = 8")
     assert tab.evaluate("JSON.parse(request([])).max_tokens") == 8
@@ -110,9 +112,7 @@ def test_one_of_several_models_is_chosen(serve, browser, tiny_ascii):
 
 
 def loaded(path):
-    settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
-    batch = Batch(str(path), settings=settings, draft="none", n_ctx=512, parallel=1,
-                  interactive=True, n_threads=1, n_threads_batch=1)  # fmt: skip
+    batch = Batch(str(path), draft="none", n_ctx=512, parallel=1, interactive=True, n_threads=1)
     batch.prepare()
     return batch, ServerSettings("second")
 
@@ -153,8 +153,7 @@ def test_a_failed_turn_leaves_the_chat_usable(serve, browser):
     assert tab.evaluate("document.querySelectorAll('.error').length") == 0
 
 
-def test_what_is_wrong_is_said_in_a_sentence(serve, browser):
-    tab = browser(serve().url)
+def test_what_is_wrong_is_said_in_a_sentence(tab):
     wrong = {
         "Promise.resolve(new Response('<html>', {status: 502, statusText: 'Bad Gateway'}))": "502",
         "Promise.resolve(new Response('{}', {status: 500}))": "500",
@@ -170,9 +169,7 @@ def test_what_is_wrong_is_said_in_a_sentence(serve, browser):
         assert "TypeError" not in tab.evaluate("document.body.textContent")
 
 
-def test_a_chat_stays_over_a_reload(serve, browser):
-    server = serve()
-    tab = browser(server.url)
+def test_a_chat_stays_over_a_reload(tab):
     tab.evaluate("$('system').value = 'ab', $('key').value = 'secret', $('temperature').value = 0")
     say(tab, "abcabcabc")
     tab.until(f"{DONE} === 1")
@@ -189,8 +186,7 @@ def test_a_chat_stays_over_a_reload(serve, browser):
     assert tab.evaluate("JSON.parse(localStorage.getItem(KEPT)).turns.length") == 0
 
 
-def test_an_answer_can_be_asked_for_anew(serve, browser):
-    tab = browser(serve().url)
+def test_an_answer_can_be_asked_for_anew(tab):
     tab.evaluate("$('temperature').value = 0")
     for n, text in enumerate(("ab", "cd"), 1):
         say(tab, text)
@@ -201,9 +197,8 @@ def test_an_answer_can_be_asked_for_anew(serve, browser):
     assert tab.evaluate("turns[0].content") == first
 
 
-def test_reasoning_is_folded(serve, browser):
-    tab = browser(serve().url)
-    tab.evaluate("turns = [{...fresh('q'), content: 'four', reasoning: 'two and two'}], showAll()")
+def test_reasoning_is_folded(tab):
+    show(tab, content="four", reasoning="two and two")
     found = tab.evaluate(
         "(d => [d.open, d.hidden, d.querySelector('div').textContent])(document.querySelector('.thoughts'))"
     )
@@ -233,24 +228,23 @@ FRAMES = (
 )
 
 
-def test_markdown_becomes_nodes_and_nothing_else(serve, browser):
-    tab = browser(serve().url)
+def test_markdown_becomes_nodes_and_nothing_else(tab):
     for source, wanted in MARKDOWN.items():
-        tab.evaluate(f"turns = [{{...fresh('q'), content: {json.dumps(source)}}}], showAll()")
+        show(tab, content=source)
         found = tab.evaluate("document.querySelector('.text').innerHTML")
         assert re.sub(FRAMES, "", found) == wanted
-    link = "[x](https://example.org/a)"
-    tab.evaluate(f"turns = [{{...fresh('q'), content: {json.dumps(link)}}}], showAll()")
+    show(tab, content="[x](https://example.org/a)")
     found = tab.evaluate("(a => [a.href, a.rel])(document.querySelector('.text a'))")
     assert found == ["https://example.org/a", "noopener noreferrer"]
 
 
-def test_tokens_keep_their_colours_in_markdown(serve, browser):
-    tab = browser(serve().url)
-    said = [("a *", "target"), ("b", "accepted"), ("* ", "target"), ("`c", "relaxed")]
-    said.append(("`", "target"))
-    tokens = json.dumps([{"text": text, "source": source, "gap": 0} for text, source in said])
-    tab.evaluate(f"turns = [{{...fresh('q'), content: 'a *b* `c`', tokens: {tokens}}}], showAll()")
+def tokens_of(said):
+    return [{"text": text, "source": source, "gap": 0.1} for text, source in said]
+
+
+def test_tokens_keep_their_colours_in_markdown(tab):
+    said = [("a *", "target"), ("b", "accepted"), ("* ", "target"), ("`c", "relaxed"), ("`", "target")]  # fmt: skip
+    show(tab, content="a *b* `c`", tokens=tokens_of(said))
     found = "[...document.querySelectorAll('.text span')].map(s => [s.className, s.textContent])"
     spans = [("target", "a "), ("accepted", "b"), ("target", " "), ("relaxed", "c")]
     assert tab.evaluate(found) == [list(each) for each in spans]
@@ -267,10 +261,8 @@ SAID = [
 
 
 @pytest.fixture
-def filled(serve, browser):
-    tab = browser(serve().url)
-    tokens = [{"text": text, "source": source, "gap": 0.1} for text, source in SAID]
-    turn = {"tokens": tokens, "reasoning": "two and two " * 30}
+def filled(tab):
+    turn = {"tokens": tokens_of(SAID), "reasoning": "two and two " * 30}
     turn["content"] = "".join(text for text, _ in SAID)
     tab.evaluate(
         f"turns = [{{...fresh({json.dumps('why ' * 80)}), ...{json.dumps(turn)}}}, "

@@ -1,9 +1,10 @@
-"""Reasoning and calls of tools as OpenAI's own client gets them."""
+"""Reasoning and calls of tools, custom ones among them, as OpenAI's own client gets them."""
 
 import json
 
 import pytest
 from helpers import asking, scripted
+from helpers.scripted import call
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
@@ -27,51 +28,43 @@ FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": scripted.D
 
 
 @pytest.fixture
-def client_of(serve, tmp_path):
-    opened = []
-
-    def client_of_(*marks, **options):
-        server = serve(scripted.write(tmp_path, *marks, **options))
-        opened.append(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0))
-        return opened[-1]
-
-    yield client_of_
-    for client in opened:
-        client.close()
+def client_with(serve, client_of, tmp_path):
+    """A client of a model in whose template these marks are."""
+    return lambda *marks, **behind: client_of(serve(scripted.write(tmp_path, *marks, **behind)))
 
 
-def ask(client, **options):
+def ask(client, says=None, turns=(), **options):
+    """A chat completion; says: what the model is made to say."""
+    if says is not None:
+        options["extra_body"] = {"grammar": scripted.script(says)}
     options = {"max_tokens": 300, **options}
-    messages = [{"role": "user", "content": "go"}]
+    messages = [{"role": "user", "content": "go"}, *turns]
     return client.chat.completions.create(model="tiny", messages=messages, **options)
 
 
-def test_reasoning_is_a_field_of_its_own(client_of):
-    client = client_of("<think>")
-    said = {"extra_body": {"grammar": scripted.script(SAID)}}
-    message = ask(client, **said).choices[0].message
+def test_reasoning_is_a_field_of_its_own(client_with):
+    client = client_with("<think>")
+    message = ask(client, SAID).choices[0].message
     assert (message.reasoning_content, message.content) == ("Hm.\nOh.", "Yes.")
-    chunks = [c.choices[0] for c in ask(client, stream=True, **said) if c.choices]
+    chunks = [c.choices[0] for c in ask(client, SAID, stream=True) if c.choices]
     kinds = [(getattr(c.delta, "reasoning_content", None), c.delta.content) for c in chunks]
     assert "".join(r or "" for r, _ in kinds) == message.reasoning_content
     assert "".join(t or "" for _, t in kinds) == message.content
-    cut = ask(client, max_tokens=9, **said).choices[0]
+    cut = ask(client, SAID, max_tokens=9).choices[0]
     assert (cut.finish_reason, cut.reasoning_cut, cut.message.content) == ("length", True, "")
-    last = list(ask(client, max_tokens=9, stream=True, **said))[-1].choices[0]
+    last = list(ask(client, SAID, max_tokens=9, stream=True))[-1].choices[0]
     assert (last.finish_reason, last.reasoning_cut) == ("length", True)
 
 
-def test_stop_strings_end_the_content(client_of):
-    client = client_of("<think>")
-    said = {"extra_body": {"grammar": scripted.script(SAID)}, "stop": ["m.", "e"]}
-    choice = ask(client, **said).choices[0]
+def test_stop_strings_end_the_content(client_with):
+    choice = ask(client_with("<think>"), SAID, stop=["m.", "e"]).choices[0]
     assert (choice.message.reasoning_content, choice.message.content) == ("Hm.\nOh.", "Y")
     assert choice.finish_reason == "stop"
 
 
-def test_a_prompt_may_begin_or_end_reasoning(client_of):
-    client = client_of(behind=scripted.THINKS)
-    inside = ask(client, extra_body={"grammar": scripted.script("Hm.</think>Yes.")}).choices[0]
+def test_a_prompt_may_begin_or_end_reasoning(client_with):
+    client = client_with(behind=scripted.THINKS)
+    inside = ask(client, "Hm.</think>Yes.").choices[0]
     assert (inside.message.reasoning_content, inside.message.content) == ("Hm.", "Yes.")
     none = {"chat_template_kwargs": {"enable_thinking": False}}
     behind = ask(client, extra_body=none, response_format=FORM).choices[0].message
@@ -81,61 +74,57 @@ def test_a_prompt_may_begin_or_end_reasoning(client_of):
     assert called.tool_calls[0].function.name == "add"
 
 
-def test_a_text_is_no_chat(client_of):
+def test_a_text_is_no_chat(client_with):
     """A prompt of /v1/completions goes to the model as it is, whatever template the file has."""
-    client = client_of("<think>")
+    client = client_with("<think>")
     said = {"extra_body": {"grammar": scripted.script(SAID)}, "max_tokens": 60}
     done = client.completions.create(model="tiny", prompt="abc", **said)
     assert (done.usage.prompt_tokens, done.choices[0].text) == (3, SAID)
 
 
-def test_a_shape_is_the_contents(client_of):
+def test_a_shape_is_the_contents(client_with):
     lean = scripted.leaning("{")  # or it would think for ever
-    answer = ask(client_of("<think>"), response_format=FORM, logit_bias=lean).choices[0]
+    answer = ask(client_with("<think>"), response_format=FORM, logit_bias=lean).choices[0]
     assert set(json.loads(answer.message.content)) == {"n"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_call_that_must_be_made(client_of, family):
-    client = client_of(*FAMILIES[family])
+def test_a_call_that_must_be_made(client_with, family):
+    client = client_with(*FAMILIES[family])
     options = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 400}
     options["parallel_tool_calls"] = False
     if family in LEANING:  # or it would think for ever
         options["logit_bias"] = scripted.leaning(LEANING[family])
     answer = ask(client, **options).choices[0]
-    (call,) = answer.message.tool_calls
-    assert (answer.finish_reason, call.function.name) == ("tool_calls", "add")
-    assert set(json.loads(call.function.arguments)) == {"n"}
+    (made,) = answer.message.tool_calls
+    assert (answer.finish_reason, made.function.name) == ("tool_calls", "add")
+    assert set(json.loads(made.function.arguments)) == {"n"}
     chunks = [c.choices[0] for c in ask(client, stream=True, **options) if c.choices]
-    calls = [call for c in chunks for call in c.delta.tool_calls or ()]
+    calls = [each for c in chunks for each in c.delta.tool_calls or ()]
     assert [(c.function.name, c.index) for c in calls if c.id] == [("add", 0)]
-    assert "".join(c.function.arguments for c in calls) == call.function.arguments
+    assert "".join(c.function.arguments for c in calls) == made.function.arguments
     assert chunks[-1].finish_reason == "tool_calls"
 
 
-def test_two_calls_of_one_answer(client_of, script_all):
-    client = client_of("<tool_call>")
+def test_two_calls_of_one_answer(client_with, script_all):
+    client = client_with("<tool_call>")
     given = [{"n": 1}, {"n": 2}]
-    calls = [json.dumps({"name": "add", "arguments": each}) for each in given]
-    said = "Both.\n" + "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
-    options = {"tools": [TOOL], "extra_body": {"grammar": scripted.script(said)}}
-    answer = ask(client, **options).choices[0]
+    said = "\n".join(["Both.", *(call("add", **each) for each in given)])
+    answer = ask(client, said, tools=[TOOL]).choices[0]
     made = answer.message.tool_calls
     assert (answer.finish_reason, answer.message.content.strip()) == ("tool_calls", "Both.")
-    assert [json.loads(call.function.arguments) for call in made] == given
-    assert len({call.id for call in made}) == 2
-    chunks = [c.choices[0] for c in ask(client, stream=True, **options) if c.choices]
-    pieces = [call for c in chunks for call in c.delta.tool_calls or ()]
+    assert [json.loads(each.function.arguments) for each in made] == given
+    assert len({each.id for each in made}) == 2
+    chunks = [c.choices[0] for c in ask(client, said, tools=[TOOL], stream=True) if c.choices]
+    pieces = [each for c in chunks for each in c.delta.tool_calls or ()]
     assert [(p.index, p.function.name) for p in pieces if p.id] == [(0, "add"), (1, "add")]
     assert [p.index for p in pieces] == sorted(p.index for p in pieces)
-    for n, call in enumerate(made):
+    for n, each in enumerate(made):
         text = "".join(p.function.arguments or "" for p in pieces if p.index == n)
-        assert text == call.function.arguments
-    results = [{"role": "tool", "tool_call_id": call.id, "content": "3"} for call in made]
+        assert text == each.function.arguments
+    results = [{"role": "tool", "tool_call_id": each.id, "content": "3"} for each in made]
     told = answer.message.model_dump(exclude_none=True)
-    turns = [{"role": "user", "content": "go"}, told, *results]
-    options["extra_body"] = {"grammar": scripted.script("Six.")}
-    done = client.chat.completions.create(model="tiny", messages=turns, max_tokens=9, **options)
+    done = ask(client, "Six.", [told, *results], tools=[TOOL], max_tokens=9)
     assert done.choices[0].message.content == "Six."
 
 
@@ -164,8 +153,8 @@ ODD = {
 
 
 @pytest.mark.parametrize("marks", [["<think>"], ["<tool_call>"], ["<think>", "<tool_call>"]])
-def test_any_object_beside_reasoning_and_tools(client_of, marks):
-    client, tools = client_of(*marks), [TOOL] if "<tool_call>" in marks else []
+def test_any_object_beside_reasoning_and_tools(client_with, marks):
+    client, tools = client_with(*marks), [TOOL] if "<tool_call>" in marks else []
     how = {**ANY, **({"tools": tools} if tools else {})}
     whole = ask(client, **how).choices[0].message.content
     assert isinstance(json.loads(whole), dict)
@@ -182,19 +171,77 @@ def test_any_object_beside_reasoning_and_tools(client_of, marks):
 @pytest.mark.parametrize("asked", [
     {}, {"tool_choice": "required"}, {"logit_bias": scripted.leaning("<"), "seed": 1},
 ])  # fmt: skip
-def test_a_call_follows_a_pattern_of_its_tool(client_of, asked):
+def test_a_call_follows_a_pattern_of_its_tool(client_with, asked):
     tool = {"type": "function", "function": {"name": "f", "parameters": ODD}}
-    client = client_of("<tool_call>")
+    client = client_with("<tool_call>")
     message = ask(client, tools=[tool], parallel_tool_calls=False, **asked).choices[0].message
     calls = message.tool_calls or []
-    said = {json.loads(call.function.arguments)["say"] for call in calls}
+    said = {json.loads(each.function.arguments)["say"] for each in calls}
     assert said <= {'say "hi"'}
     assert calls or "tool_choice" not in asked
 
 
-def test_what_a_schema_may_not_hold_is_named(client_of):
-    client = client_of("<think>")
+def test_what_a_schema_may_not_hold_is_named(client_with):
+    client = client_with("<think>")
     named = {"name": "x", "schema": {"not": {"type": "integer"}}}
     with pytest.raises(openai.BadRequestError, match="not"):
         ask(client, response_format={"type": "json_schema", "json_schema": named})
     assert ask(client, max_tokens=1).usage.completion_tokens == 1
+
+
+# -- custom tools, which take a text -----------------------------------------------------------------
+
+PATCH = {"type": "custom", "custom": {"name": "patch", "format": {"type": "text"}}}
+BOTH = [PATCH, {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
+TEXT = '*** Begin\n+a = "o"\n*** End'
+PATCHED = call("patch", input=TEXT)
+NAMED = {"type": "custom", "custom": {"name": "patch"}}
+
+
+def test_a_call_of_a_custom_tool_is_of_its_own_type(client, script_all):
+    (choice,) = ask(client, PATCHED, tools=BOTH).choices
+    (made,) = choice.message.tool_calls
+    assert isinstance(made, openai.types.chat.ChatCompletionMessageCustomToolCall)
+    assert (made.custom.name, made.custom.input) == ("patch", TEXT)
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+
+
+def test_it_is_streamed_as_it_is_whole(client, script_all):
+    says = f"{PATCHED}\n{call('read', path='a')}"
+    whole = ask(client, says, tools=BOTH).choices[0].message.tool_calls
+    chunks = [c.choices[0] for c in ask(client, says, tools=BOTH, stream=True) if c.choices]
+    pieces = [p.model_dump(exclude_unset=True) for c in chunks for p in c.delta.tool_calls or ()]
+    custom = [piece for piece in pieces if piece["index"] == 0]
+    made = {"type": "custom", "custom": {"name": "patch", "input": TEXT}}
+    assert custom == [{"index": 0, "id": custom[0]["id"], **made}]
+    function = [piece["function"] for piece in pieces if piece["index"] == 1]
+    assert "".join(each["arguments"] for each in function) == whole[1].function.arguments
+    assert chunks[-1].finish_reason == "tool_calls"
+
+
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+
+
+@pytest.mark.parametrize("choice", [NAMED, ALLOWED])
+def test_a_custom_tool_may_have_to_be_called(client, choice):
+    options = {"tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 900}
+    lean = scripted.leaning('"')  # or its text would never end
+    (found,) = ask(client, tools=BOTH, logit_bias=lean, **options).choices
+    (made,) = found.message.tool_calls
+    assert (made.type, made.custom.name) == ("custom", "patch")
+
+
+def test_the_next_request_brings_the_call_and_its_result(client, script_all):
+    message = ask(client, PATCHED, tools=BOTH).choices[0].message
+    told = message.model_dump(exclude_none=True)
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Done."}
+    answer = ask(client, "Fine.", [told, result], tools=BOTH, max_tokens=9).choices[0]
+    assert answer.message.content == "Fine."
+
+
+def test_each_choice_has_calls_of_its_own(client, script_all):
+    answer = ask(client, PATCHED, tools=BOTH, n=2, stream=True)
+    chunks = [c.choices[0] for c in answer if c.choices]
+    for index in (0, 1):
+        calls = [p for c in chunks if c.index == index for p in c.delta.tool_calls or ()]
+        assert "".join(piece.custom["input"] for piece in calls) == TEXT

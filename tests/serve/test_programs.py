@@ -1,10 +1,9 @@
 """Programs that ask any server of OpenAI's or Anthropic's interface: litellm and LangChain."""
 
 import asyncio
-import json
 
 import pytest
-from helpers.asking import post
+from helpers.asking import ask, text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of what they import
 
@@ -40,9 +39,8 @@ def test_litellm_completes_texts(serve, litellm):
     asked = {"model": "text-completion-openai/tiny", "api_key": "none"}
     asked["api_base"] = f"{server.url}/v1"
     done = litellm.text_completion(prompt="abc", max_tokens=6, temperature=0, **asked)
-    plain = {"prompt": "abc", "max_tokens": 6, "temperature": 0}
-    _, told = post(server, json.dumps(plain).encode(), "/v1/completions")
-    assert done.choices[0].text == told["choices"][0]["text"]
+    told = ask(server, "/v1/completions", prompt="abc", max_tokens=6, temperature=0)
+    assert done.choices[0].text == text_of(told)
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from helpers.asking import ask, begun, body, post
+from helpers.asking import LEAST, TURN, ask, begun, body, post, record_of
 from helpers.waiting import wait
 
 from pyspec import errors
-from pyspec.requests.bodies import decoded, records_of
 from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.serve.service import Service
 
@@ -59,14 +58,11 @@ def test_every_answer_has_an_id(serve, monkeypatch):
     assert {json.loads(line)["request"] for line in lines} <= {*found}
 
 
-@pytest.mark.parametrize(
-    ("path", "asked", "word"),
-    [
-        ("/v1/completions", {"prompt": "a" * 2000}, "your prompt has 2"),
-        ("/api/generate", {"prompt": "a" * 2000}, "your prompt has 2"),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 2000}]}, "your messages"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "asked", "word"), [
+    ("/v1/completions", {"prompt": "a" * 2000}, "your prompt has 2"),
+    ("/api/generate", {"prompt": "a" * 2000}, "your prompt has 2"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 2000}]}, "your messages"),
+])  # fmt: skip
 def test_too_long_a_prompt_is_called_what_it_is(server, path, asked, word):
     status, told = post(server, b"\xef\xbb\xbf" + json.dumps(asked).encode(), path)
     assert (status, word in json.dumps(told)) == (400, True)
@@ -106,7 +102,6 @@ FUNCTION = {"type": "function", "name": "f", "parameters": OBJECT}
 CUSTOM = {"type": "custom", "name": "f"}
 USES = {"name": "f", "input_schema": OBJECT}
 SPACE = {"type": "namespace", "name": "a", "tools": [FUNCTION]}
-SAID = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
 
 
 @pytest.mark.parametrize(("path", "asked"), [
@@ -114,22 +109,20 @@ SAID = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
     ("/v1/chat/completions", {"tools": [CHAT_FUNCTION, {"type": "custom", "custom": CUSTOM}]}),
     ("/v1/messages", {"tools": [USES, USES]}),
     ("/v1/messages", {"tools": [{**USES, "defer_loading": True}] * 2}),
-    ("/v1/responses", {"input": "hello", "tools": [FUNCTION, FUNCTION]}),
-    ("/v1/responses", {"input": "hello", "tools": [FUNCTION, CUSTOM]}),
-    ("/v1/responses", {"input": "hello", "tools": [SPACE, {**FUNCTION, "name": "a__f"}]}),
+    ("/v1/responses", {"tools": [FUNCTION, FUNCTION]}),
+    ("/v1/responses", {"tools": [FUNCTION, CUSTOM]}),
+    ("/v1/responses", {"tools": [SPACE, {**FUNCTION, "name": "a__f"}]}),
 ])  # fmt: skip
 def test_tools_of_one_name_are_refused(server, path, asked):
     """A call would not say whose it is. Anthropic's service says so in this word, too."""
-    assert "unique" in ask(server, path, 400, **SAID, **asked)["error"]["message"]
+    assert "unique" in ask(server, path, 400, **LEAST[path], **asked)["error"]["message"]
 
 
 def test_a_tool_that_is_found_again_is_no_second_one():
     """Each search of a conversation may find it, or one that was sent from its beginning."""
     found = {"type": "tool_search_output", "call_id": "c", "execution": "client"}
     found["tools"] = [FUNCTION]
-    turns = [{"role": "user", "content": "hello"}, found, found]
-    asked = json.dumps({"input": turns, "tools": [FUNCTION]}).encode()
-    (record,) = records_of(decoded(ResponsesBody, asked), "a")
+    record = record_of(ResponsesBody, input=[*TURN, found, found], tools=[FUNCTION])
     assert [tool["name"] for tool in record.tools] == ["f"]
 
 
@@ -142,9 +135,9 @@ def test_another_failure_says_what_it_is(serve, monkeypatch, caplog):
     assert "POST /v1/chat/completions failed: it drafts nonsense" in caplog.text
 
 
-BEGUN = [*SAID["messages"], {"role": "assistant", "content": "I said: "}]
+BEGUN = [*TURN, {"role": "assistant", "content": "I said: "}]
 USED = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
-CALLED = [*SAID["messages"], {"role": "assistant", "content": [USED]}]
+CALLED = [*TURN, {"role": "assistant", "content": [USED]}]
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 CANNOT = {
     "/v1/chat/completions": [
@@ -188,8 +181,7 @@ CANNOT = {
 
 @pytest.mark.parametrize(("path", "odd"), [(path, odd) for path in CANNOT for odd in CANNOT[path]])
 def test_what_cannot_be_done_is_refused(server, path, odd):
-    asked = {"input": "go"} if path == "/v1/responses" else SAID
-    told = ask(server, path, 400, **{**asked, **odd})
+    told = ask(server, path, 400, **{**LEAST[path], **odd})
     assert told["error"]["type"] == "invalid_request_error"
     assert (told.get("type") == "error") == (path == "/v1/messages")
     said = told["error"]["message"]

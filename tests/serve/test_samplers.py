@@ -2,7 +2,7 @@
 
 import pytest
 from helpers import tiny
-from helpers.asking import ask
+from helpers.asking import LEAST, ask
 
 from pyspec.sampling import chain
 
@@ -18,16 +18,9 @@ MORE = {
     "dry_sequence_breakers": ["x", "\n"], "xtc_probability": 0.6, "xtc_threshold": 0.05,
     "dynatemp_range": 0.4, "dynatemp_exponent": 2.0,
 }  # fmt: skip
-SAID = [{"role": "user", "content": "abcabcabcab"}]
-PATHS = {
-    "completions": {"prompt": "abcabcabcab", "max_tokens": 16},
-    "chat/completions": {"messages": SAID, "max_tokens": 16},
-    "responses": {"input": "abcabcabcab", "max_output_tokens": 16},
-    "messages": {"messages": SAID, "max_tokens": 16},
-}
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", LEAST)
 @pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
 def test_samplers_and_noise_by_request(server, monkeypatch, path, noise):
     """By llama-server's names in every interface; the block tells whose random numbers drew."""
@@ -35,8 +28,8 @@ def test_samplers_and_noise_by_request(server, monkeypatch, path, noise):
     real = chain.build_chain
     noted = lambda how, *rest: seen.append(how) or real(how, *rest)  # noqa: E731
     monkeypatch.setattr(chain, "build_chain", noted)
-    body = {**PATHS[path], **MORE, "sampling": noise, "temperature": 1.5, "seed": 7}
-    told = ask(server, f"/v1/{path}", **body)
+    body = {**LEAST[path], **MORE, "sampling": noise, "temperature": 1.5, "seed": 7}
+    told = ask(server, path, **body)
     assert (told["speculation"]["sampling"], told["speculation"]["seed"]) == (noise, 7)
     assert {name: getattr(seen[0], name) for name in MORE} == MORE
 
@@ -44,7 +37,7 @@ def test_samplers_and_noise_by_request(server, monkeypatch, path, noise):
 @pytest.mark.parametrize("wrong", [
     {"sampling": "ours"}, {"dry_base": 0.5}, {"xtc_threshold": 2}, {"dry_sequence_breakers": [""]},
 ])  # fmt: skip
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", LEAST)
 def test_samplers_that_cannot_be_are_refused(server, path, wrong):
-    told = ask(server, f"/v1/{path}", 400, **PATHS[path], **wrong)
+    told = ask(server, path, 400, **LEAST[path], **wrong)
     assert next(iter(wrong)) in told["error"]["message"]

@@ -4,7 +4,7 @@ import llama_cpp
 import numpy as np
 import pytest
 from helpers import tiny
-from helpers.asking import ask
+from helpers.asking import ask, text_of
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def test_the_answer_behind_an_echo_is_the_same(server):
     plain = ask(server, "/v1/completions", **asked)
     for extra in ({}, {"logprobs": 2}):
         echoed = ask(server, "/v1/completions", **asked, echo=True, **extra)
-        assert echoed["choices"][0]["text"] == "hello there" + plain["choices"][0]["text"]
+        assert text_of(echoed) == "hello there" + text_of(plain)
         assert echoed["usage"]["completion_tokens"] == 9
     asked = {**asked, "max_tokens": 0, "echo": True}
     (choice,) = ask(server, "/v1/completions", **asked, logprobs=0)["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("hello there", "length")
     assert len(choice["logprobs"]["token_logprobs"]) == 11
-    assert ask(server, "/v1/completions", **asked)["choices"][0]["text"] == "hello there"
+    assert text_of(ask(server, "/v1/completions", **asked)) == "hello there"
 
 
 def test_scoring_beside_answers(server):

@@ -1,14 +1,14 @@
 """Tools of Responses beside plain functions: those of a namespace, and custom ones, which take a text."""
 
 import json
+from functools import partial
 
 import pytest
-from helpers import scripted
+from helpers import asking, scripted
+from helpers.scripted import call
 
 from pyspec.errors import InputError
 from pyspec.serve.apis.responses import ResponsesBody, messages_of
-
-openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
 SCHEMA = {
     "type": "object", "properties": {"path": {"enum": ["a", "b"]}}, "required": ["path"],
@@ -21,16 +21,10 @@ FILES = {"type": "namespace", "name": "mcp__files", "description": "Files.", "to
 TEXT = '*** Begin Patch\n+a = "ö"\n*** End Patch'
 
 
-@pytest.fixture
-def client(serve, tmp_path):
-    server = serve(scripted.write(tmp_path, "<think>", "<tool_call>"), n_ctx=2048)
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
-def call(name, **arguments):
-    told = json.dumps({"name": name, "arguments": arguments})
-    return f"<tool_call>\n{told}\n</tool_call>"
+@pytest.fixture(scope="module")
+def server(serve_all, tmp_path_factory):
+    path = scripted.write(tmp_path_factory.mktemp("model"), "<think>", "<tool_call>")
+    return serve_all(path, n_ctx=2048)
 
 
 def ask(client, says=None, **options):
@@ -41,9 +35,7 @@ def ask(client, says=None, **options):
     return client.responses.create(**options)
 
 
-def record_of(**body):
-    (record,) = ResponsesBody(**{"input": "go", **body}).records("a")
-    return record
+record_of = partial(asking.record_of, ResponsesBody, input="go")
 
 
 def test_the_model_knows_them_as_functions():

@@ -5,7 +5,7 @@ import re
 from functools import partial
 
 import pytest
-from helpers.asking import ask, begun
+from helpers.asking import LEAST, TURN, ask, begun
 
 from pyspec.errors import ContextOverflow, InputError
 from pyspec.requests.bodies import decoded, records_of
@@ -17,12 +17,9 @@ from pyspec.serve.app import COUNT, INTERFACES
 from pyspec.serve.fleet import EmbeddingBody
 
 VALUES = [None, True, "x", 5, 1.5, [], [5], {}, {"x": 5}]
-SAID = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+SAID = {"messages": TURN, "max_tokens": 1}
 ASKED = {
-    "/v1/chat/completions": SAID,
-    "/v1/completions": {"prompt": "hi", "max_tokens": 1},
-    "/v1/responses": {"input": "hi", "max_tokens": 1},
-    "/v1/messages": SAID,
+    **{path: {**asked, "max_tokens": 1} for path, asked in LEAST.items()},
     "/infill": {"input_prefix": "hi", "n_predict": 1},
     "/api/chat": {**SAID, "stream": False},
     "/api/generate": {"prompt": "hi", "max_tokens": 1, "stream": False},
