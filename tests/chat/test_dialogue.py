@@ -29,18 +29,15 @@ def conversation(*sizes):
     return Conversation("s", made)
 
 
-@pytest.mark.parametrize(
-    ("reason", "most", "cut", "says"),
-    [
-        ("stop", 9, False, ""),
-        ("stop", 9, True, "the answer ended inside its reasoning"),
-        ("length", 9, False, "stopped at 9 tokens; longer"),
-        ("length", 1, True, "stopped at 1 token inside its reasoning; longer"),
-        ("length", 0, False, ""),
-        ("context", 9, False, "stopped: the context of 64 tokens is full; wider"),
-        ("context", 9, True, "stopped inside its reasoning: the context of 64 tokens is full; wider"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("reason", "most", "cut", "says"), [
+    ("stop", 9, False, ""),
+    ("stop", 9, True, "the answer ended inside its reasoning"),
+    ("length", 9, False, "stopped at 9 tokens; longer"),
+    ("length", 1, True, "stopped at 1 token inside its reasoning; longer"),
+    ("length", 0, False, ""),
+    ("context", 9, False, "stopped: the context of 64 tokens is full; wider"),
+    ("context", 9, True, "stopped inside its reasoning: the context of 64 tokens is full; wider"),
+])  # fmt: skip
 def test_why_an_answer_was_cut_is_said(reason, most, cut, says):
     answer = Result(finish_reason=reason, reasoning_cut=cut)
     assert why_cut(answer, most, 64, "longer", "wider") == says
@@ -181,17 +178,14 @@ def test_what_is_no_saved_chat_is_refused(tmp_path, data):
         dialogue.load(path)
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "says"),
-    [
-        (Path.mkdir, InputError, "not a regular file"),
-        (os.mkfifo, InputError, "not a regular file"),
-        (lambda _: Path("/dev/zero"), InputError, "not a regular file"),
-        (lambda _: None, InputError, r"text.*No such file"),
-        (lambda path: path.write_bytes(b"one\ntw\xe9\n") and None, InputEncoding, "at byte 6, line 2"),
-        (lambda path: path.write_bytes(b"x" * (dialogue.MAX_TEXT + 1)) and None, InputTooLong, "larger"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "error", "says"), [
+    (Path.mkdir, InputError, "not a regular file"),
+    (os.mkfifo, InputError, "not a regular file"),
+    (lambda _: Path("/dev/zero"), InputError, "not a regular file"),
+    (lambda _: None, InputError, r"text.*No such file"),
+    (lambda path: path.write_bytes(b"one\ntw\xe9\n") and None, InputEncoding, "at byte 6, line 2"),
+    (lambda path: path.write_bytes(b"x" * (dialogue.MAX_TEXT + 1)) and None, InputTooLong, "larger"),
+])  # fmt: skip
 def test_texts_that_cannot_be_read_are_refused(tmp_path, make, error, says):
     """Nothing hangs on a FIFO or reads a device for ever; the place of the first wrong byte is named."""
     path = make(tmp_path / "text") or tmp_path / "text"

@@ -231,11 +231,3 @@ def test_a_conversation_that_gave_way_is_not_read_again(tiny):
     before = counters(tiny.llm.assembly.engine).rows[0]
     assert [joined(raw(tiny, text, OFF, 6)) for text in texts] == told
     assert counters(tiny.llm.assembly.engine).rows[0] - before <= 2 * 7
-
-
-def test_stop_strings_belong_to_what_is_asked(tiny):
-    whole = joined(raw(tiny, b"abc", OFF, 12))
-    stop = whole[4:6]
-    pieces = raw(tiny, b"abc", OFF, 12, (stop,))
-    assert joined(pieces) == whole[: whole.index(stop)]
-    assert pieces[-1].finish_reason == "stop"

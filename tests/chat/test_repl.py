@@ -64,9 +64,6 @@ class Guard:
             self.model.cancel = original
 
 
-Play = Callable[..., tuple[int, str]]
-
-
 def test_ctrl_c_keeps_the_partial_answer(play):
     model = FakeModel(["abcdef"], cancel_after=3)
     code, text = play(model, ["hi", 3.0, "and?"])

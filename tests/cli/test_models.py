@@ -4,22 +4,18 @@ import ast
 import json
 import logging
 import shlex
+from functools import partial
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
+from helpers import running
 from helpers.make_gguf import STR, tiny_llama
 from helpers.shop import SHIPPED, WHEEL, open_shop
 from helpers.sources import modules
 
 from pyspec.cli.command import guard_log
-from pyspec.cli.main import main
 
-_PROGRAM = click.Command(
-    "pyspec", callback=lambda words: main(list(words)), context_settings={"ignore_unknown_options": True},
-    params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
-)  # fmt: skip
+run = partial(running.run, "models")
 
 
 @pytest.fixture
@@ -27,10 +23,6 @@ def shop(tmp_path, monkeypatch):
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))  # other programs' models stay out
     return open_shop(tmp_path / "shop", tiny_llama().build(), monkeypatch)
-
-
-def run(*arguments):
-    return CliRunner().invoke(_PROGRAM, ["models", *arguments])
 
 
 @pytest.mark.usefixtures("shop")
@@ -69,7 +61,7 @@ def test_pull_as_converts_and_says_so(tmp_path):
 ])  # fmt: skip
 def test_only_models_that_are_known_are_converted(tiny_ascii, name, kind, says):
     result = run("pull", name or str(tiny_ascii), "--as", kind)
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert says in result.stderr
     assert "models list" not in result.stderr
 
@@ -78,7 +70,7 @@ def test_only_models_that_are_known_are_converted(tiny_ascii, name, kind, says):
 @pytest.mark.parametrize("command", ["path", "pull", "info"])
 def test_unknown_name_is_one_sentence(command):
     result = run(command, "toi")
-    assert result.exit_code == 1
+    assert result.returncode == 1
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
     assert "did you mean toy" in result.stderr
@@ -94,7 +86,7 @@ def test_bad_file_is_one_sentence(kind, tmp_path):
     elif kind != "missing":
         path.write_bytes({"empty": b"", "noise": b"x" * 99, "cut": good[:-9]}[kind])
     result = run("info", str(path))
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout) == (1, "")
     assert len(result.stderr.splitlines()) == 1
     assert "bad.gguf" in result.stderr
 
@@ -102,7 +94,7 @@ def test_bad_file_is_one_sentence(kind, tmp_path):
 def test_failed_fetch_is_one_sentence(shop):
     shop.pip.wheels["toy==1"] = {}
     result = run("path")
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout) == (1, "")
     assert "pyspec: toy-1-py3-none-any.whl holds no 'toy/m.gguf'" in result.stderr
 
 
@@ -147,11 +139,11 @@ def test_json_is_for_programs(shop, tmp_path):
 def test_add_and_remove(tmp_path):
     mine = tmp_path / "mine.gguf"
     mine.write_bytes(tiny_llama().build())
-    assert run("add", str(mine)).exit_code == 0
+    assert run("add", str(mine)).returncode == 0
     assert run("path", "mine").stdout == f"{mine}\n"
-    assert run("rm", "mine").exit_code == 0
+    assert run("rm", "mine").returncode == 0
     assert mine.exists()
-    assert run("path", "mine").exit_code == 1
+    assert run("path", "mine").returncode == 1
     fetched = run("path").stdout.strip()
     assert "removed toy" in run("rm", "toy").stderr
     assert not Path(fetched).exists()
@@ -165,9 +157,9 @@ def test_a_name_is_proposed_for_a_file_whose_own_is_none(tmp_path, stem, name):
     path = tmp_path / f"{stem}.gguf"
     path.write_bytes(tiny_llama().build())
     refused = run("add", str(path))
-    assert refused.exit_code == 2
+    assert refused.returncode == 2
     assert f"--name {name})" in refused.stderr
-    assert run("add", str(path), "--name", name).exit_code == 0
+    assert run("add", str(path), "--name", name).returncode == 0
 
 
 @pytest.mark.usefixtures("shop")

@@ -186,22 +186,11 @@ def test_what_was_meant_is_said(words, says, refused):
     assert says in refused(*shlex.split(words))
 
 
-def complete(words):
-    line = words.split(" ")
-    commands = f"""
-        PATH={Path(sys.executable).parent}:$PATH
-        eval "$(_PYSPEC_COMPLETE=bash_source pyspec)"
-        COMP_WORDS=({words!s} {"''" if words.endswith(" ") else ""}); COMP_CWORD={len(line) - 1}
-        _pyspec_completion pyspec; printf '%s\\n' "${{COMPREPLY[@]}}"
-    """
-    return subprocess.check_output(["bash", "-c", commands], text=True, timeout=60).split()
-
-
-def test_bash_completes_commands_and_options():
-    assert complete("pyspec gen") == ["generate"]
-    assert "--json-schema" in complete("pyspec generate --json-s")
-
-
+BASH = """
+    eval "$(_PYSPEC_COMPLETE=bash_source pyspec)"
+    COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _pyspec_completion pyspec; printf '%%s\\n' "${COMPREPLY[@]}"
+"""
 ZSH = """
     autoload -Uz compinit; compinit -u -D
     eval "$(_PYSPEC_COMPLETE=zsh_source pyspec)"
@@ -215,8 +204,11 @@ FISH = """
 """
 
 
-@pytest.mark.parametrize(("shell", "script"), [("zsh -f", ZSH), ("fish --no-config", FISH)])
-def test_other_shells_complete_commands_and_options(shell, script, tmp_path):
+@pytest.mark.parametrize(("shell", "script"), [
+    ("bash --norc", BASH), ("zsh -f", ZSH), ("fish --no-config", FISH),
+])  # fmt: skip
+def test_shells_complete_commands_and_options(shell, script, tmp_path):
+    """All but bash say what they do, too."""
     program, flag = shell.split()
     if shutil.which(program) is None:
         pytest.skip(f"no {program} here")
@@ -226,8 +218,9 @@ def test_other_shells_complete_commands_and_options(shell, script, tmp_path):
             [program, flag, "-c", script % line], capture_output=True, text=True, check=False,
             timeout=60, env={**os.environ, "PATH": path, "HOME": str(tmp_path)}, cwd=tmp_path,
         )  # fmt: skip
-        words = re.split(r"[:\t]", done.stdout.strip().splitlines()[0], maxsplit=1)
-        assert (words[0], bool(words[1].strip())) == (word, True), done.stderr
+        found, *told = re.split(r"[:\t]", done.stdout.strip().splitlines()[0], maxsplit=1)
+        assert found == word, done.stderr
+        assert program == "bash" or told[0].strip()
 
 
 @pytest.mark.parametrize(("error", "lines"), [

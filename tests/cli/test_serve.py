@@ -1,19 +1,19 @@
 """`pyspec serve` as people run it."""
 
-import http.client
 import json
 import os
+import re
 import resource
 import signal
 import socket
 import threading
-import urllib.error
-import urllib.request
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers import running, tiny
+from helpers.asking import LEAST, TURN, ask, begun, get
 from helpers.running import port_of
 from helpers.systems import linux
 from helpers.waiting import DEADLINE_S, wait
@@ -42,23 +42,19 @@ def refused(start):
     return lambda *more, **how: start(*more, **how).ended()
 
 
-def asked(url, **fields):
-    head = {"Content-Type": "application/json"}
-    data = json.dumps(fields).encode() if fields else None
-    request = urllib.request.Request(url, data, head)
-    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
-        return json.load(answer)
+def served(process):
+    """What `helpers.asking` asks."""
+    return SimpleNamespace(port=port_of(process))
 
 
-def url_of(process):
-    return f"http://127.0.0.1:{port_of(process)}"
+def posted(server, **asked):
+    return begun(server, "/v1/completions", json.dumps(asked))
 
 
 @pytest.mark.parametrize(("number", "new"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
 def test_serves_until_it_is_told_to_end(start, number, new):
     process = start("--port", "0", new=new)
-    messages = [{"role": "user", "content": "a"}]
-    told = asked(f"{url_of(process)}/v1/chat/completions", messages=messages, max_tokens=3)
+    told = ask(served(process), "/v1/chat/completions", messages=TURN, max_tokens=3)
     assert told["usage"]["completion_tokens"] == 3
     process.send(number)
     _, stdout, stderr = process.ended()
@@ -70,26 +66,17 @@ def hang():
     service._CUT_S = service._STOP_S = 0.1
 
 
-def request_to(process, path, **asked):
-    client = http.client.HTTPConnection("127.0.0.1", port_of(process), timeout=DEADLINE_S)
-    client.request("POST", path, json.dumps(asked), {"Content-Type": "application/json"})
-    return client
-
-
-def status_of(port, path="/health", **headers):
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
-        client.request("GET", path, headers=headers)
-        return client.getresponse().status
+def status_of(server, path="/health", **headers):
+    with begun(server, path, **headers) as response:
+        return response.status
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_engine_that_hangs_keeps_no_server(start, number):
     process = start("--port", "0", "--drain", "0.1", before=hang)
-    client = request_to(process, "/v1/completions", prompt="a", stream=True)
-    response = client.getresponse()
-    process.send(number)
-    assert '"error":' in response.read().decode()
-    client.close()
+    with posted(served(process), prompt="a", stream=True) as response:
+        process.send(number)
+        assert '"error":' in response.read().decode()
     code, _, stderr = process.ended()
     assert (code, stderr.splitlines()[-1]) == (1, "the engine of ascii did not stop")
 
@@ -98,23 +85,20 @@ def test_an_engine_that_hangs_keeps_no_server(start, number):
 def test_whatever_ends_it_what_it_keeps_is_written(start, tmp_path, number, code):
     kept = tmp_path / "kept"
     process = start("--port", "0", "--prompt-cache", str(kept))
-    client = request_to(process, "/v1/completions", prompt="a" * 40, max_tokens=3)
-    assert client.getresponse().read()
-    client.close()
+    ask(served(process), "/v1/completions", prompt="a" * 40, max_tokens=3)
     process.send(number)
     assert (process.wait(), kept.exists()) == (code, True)
 
 
 def test_a_second_signal_waits_for_no_answer(start):
     process = start("--port", "0", "--drain", str(DEADLINE_S), "-c", "0", "--draft", "none")
-    client = request_to(process, "/v1/completions", prompt="a", stream=True, logit_bias={"2": -100})
-    response = client.getresponse()
-    assert response.readline()
-    process.send(signal.SIGTERM)
-    wait(lambda: status_of(client.port) == 503)  # of two that wait Python hears the lower one first
-    process.send(signal.SIGINT)
-    assert response.read().decode().rstrip().endswith("[DONE]")
-    client.close()
+    server = served(process)
+    with posted(server, prompt="a", stream=True, logit_bias={"2": -100}) as response:
+        assert response.readline()
+        process.send(signal.SIGTERM)
+        wait(lambda: status_of(server) == 503)  # of two that wait Python hears the lower one first
+        process.send(signal.SIGINT)
+        assert response.read().decode().rstrip().endswith("[DONE]")
     assert process.wait() == 130
 
 
@@ -127,12 +111,10 @@ def test_sigterm_lets_answers_end(start, send):
     process = start("--port", "0", "--log-json", "--drain", str(DEADLINE_S))
     asked = {"prompt": "a", "max_tokens": 400, "stream": True, "logit_bias": {"2": -100}}
     asked["grammar"] = "root ::= [a-z]+"
-    client = request_to(process, "/v1/completions", **asked)
-    response = client.getresponse()
-    send(process.pid, signal.SIGTERM)
-    *_, last, done = [line for line in response.read().decode().split("\n\n") if line]
+    with posted(served(process), **asked) as response:
+        send(process.pid, signal.SIGTERM)
+        *_, last, done = [line for line in response.read().decode().split("\n\n") if line]
     assert (json.loads(last[6:])["choices"][0]["finish_reason"], done) == ("length", "data: [DONE]")
-    client.close()
     _, stdout, stderr = process.ended()
     assert (json.loads(stdout)["completion_tokens"], "Traceback" in stderr) == (400, False)
 
@@ -153,11 +135,15 @@ def test_an_empty_key_is_no_key_for_everybody(refused, where):
     assert "the API key is empty" in stderr
 
 
+def listed(server):
+    return get(server, "/v1/models")[1]["data"]
+
+
 def test_the_models_own_context_is_all_an_answers(start, tmp_path):
     small = tiny.write(tmp_path / "small.gguf", tokens=tiny.ASCII, n_ctx=640)
-    url = url_of(start("--port", "0", "-c", "0", "--draft", "none", model=small))
-    assert asked(f"{url}/v1/models")["data"][0]["meta"]["n_ctx"] == 640
-    answer = asked(f"{url}/v1/completions", prompt="a", logit_bias={"2": -100})
+    server = served(start("--port", "0", "-c", "0", "--draft", "none", model=small))
+    assert listed(server)[0]["meta"]["n_ctx"] == 640
+    answer = ask(server, "/v1/completions", prompt="a", logit_bias={"2": -100})
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"]["total_tokens"] > 600
 
@@ -165,9 +151,9 @@ def test_the_models_own_context_is_all_an_answers(start, tmp_path):
 def test_keys_of_a_file(start, refused, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("one\n\n two \n")
-    port = port_of(start("--port", "0", "--api-key", "three", "--api-key-file", keys))
+    server = served(start("--port", "0", "--api-key", "three", "--api-key-file", keys))
     found = {
-        key: status_of(port, "/v1/models", Authorization=f"Bearer {key}")
+        key: status_of(server, "/v1/models", Authorization=f"Bearer {key}")
         for key in ("one", "two", "three", "four", "")
     }
     assert found == {"one": 200, "two": 200, "three": 200, "four": 401, "": 401}
@@ -178,9 +164,9 @@ def test_keys_of_a_file(start, refused, tmp_path):
 
 
 def test_a_name_that_a_proxy_passes_on(start):
-    port = port_of(start("--port", "0", "--allow-host", "Box.example", "--allow-host", "::2"))
+    server = served(start("--port", "0", "--allow-host", "Box.example", "--allow-host", "::2"))
     hosts = ("localhost", "box.example:443", "[::2]:1", "other.example")
-    assert [status_of(port, Host=host) for host in hosts] == [200, 200, 200, 400]
+    assert [status_of(server, Host=host) for host in hosts] == [200, 200, 200, 400]
 
 
 @linux  # which alone keeps to a limit of address space
@@ -201,25 +187,22 @@ def test_a_context_that_does_not_fit_is_said_before_it_listens(refused):
 def test_several_models_by_name(start, tmp_path, tiny_ascii):
     second = tmp_path / "second.gguf"
     second.write_bytes(tiny_ascii.read_bytes())
-    url = url_of(start("--port", "0", "-m", second, "--models-max", "1"))
+    server = served(start("--port", "0", "-m", second, "--models-max", "1"))
     for name in ("second", tiny_ascii.stem, "second"):
-        told = asked(f"{url}/v1/completions", model=name, prompt="a", max_tokens=3)
+        told = ask(server, "/v1/completions", model=name, prompt="a", max_tokens=3)
         assert told["model"] == name
-    listed = {entry["id"]: entry["meta"] is not None for entry in asked(f"{url}/v1/models")["data"]}
-    assert listed == {tiny_ascii.stem: False, "second": True}
+    found = {entry["id"]: entry["meta"] is not None for entry in listed(server)}
+    assert found == {tiny_ascii.stem: False, "second": True}
 
 
 def test_models_that_take_more_than_they_may(start, refused, tmp_path, tiny_ascii):
     large = tiny.write(tmp_path / "large.gguf", tokens=tiny.ASCII, n_layer=40)
     bound = ["--port", "0", "-c", "256", "--parallel", "1", "--draft", "none", "--models-memory"]
-    url = f"{url_of(start(*bound, '0.001', '-m', large))}/v1/completions"
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        asked(url, model="large", prompt="a", max_tokens=2)
-    said = json.load(caught.value)["error"]["message"]
-    assert caught.value.code == 503
-    assert "large takes 0.003" in said
-    assert "--models-memory" in said
-    assert asked(url, model=tiny_ascii.stem, prompt="a", max_tokens=2)["model"] == tiny_ascii.stem
+    server, asked = served(start(*bound, "0.001", "-m", large)), {"prompt": "a", "max_tokens": 2}
+    told = ask(server, "/v1/completions", 503, model="large", **asked)
+    assert re.search("large takes 0.003.*--models-memory", told["error"]["message"])
+    told = ask(server, "/v1/completions", model=tiny_ascii.stem, **asked)
+    assert told["model"] == tiny_ascii.stem
     first, alone = refused(*bound, "0.0001", "-m", large), refused(*bound, "1")
     assert "GB and models may take 0.0001" in first.stderr
     assert "for several models" in alone.stderr
@@ -228,13 +211,12 @@ def test_models_that_take_more_than_they_may(start, refused, tmp_path, tiny_asci
 
 def test_an_alias_is_what_clients_read(start, refused, tiny_ascii):
     process = start("--port", "0", "--alias", "gpt-5")
-    url = url_of(process)
+    server = served(process)
     assert "gpt-5 on http://" in process.stderr
-    assert [entry["id"] for entry in asked(f"{url}/v1/models")["data"]] == ["gpt-5"]
-    of_all = {"model": "any", "max_tokens": 2}
-    assert asked(f"{url}/v1/completions", prompt="a", **of_all)["model"] == "gpt-5"
-    messages = [{"role": "user", "content": "a"}]
-    assert asked(f"{url}/v1/messages", messages=messages, **of_all)["model"] == "gpt-5"
+    assert [entry["id"] for entry in listed(server)] == ["gpt-5"]
+    for path in ("/v1/completions", "/v1/messages"):
+        told = ask(server, path, model="any", max_tokens=2, **LEAST[path])
+        assert told["model"] == "gpt-5"
     code, _, stderr = refused("--alias", "gpt-5", "-m", tiny_ascii, "--models-max", "2")
     assert (code, "--alias" in stderr) == (2, True)
 

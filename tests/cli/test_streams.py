@@ -74,14 +74,11 @@ BAD = "\udcff"
 """A byte that is not UTF-8, as Python has it from the command line."""
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["generate", "x", "-m", f"{BAD}.gguf"], ["generate", "x", "-f", BAD], ["generate", "x", "--draft", BAD],
-        ["models", "path", BAD], ["models", "info", BAD], ["models", "rm", BAD], [BAD], ["generate", f"--{BAD}", "x"],
-        ["chat", "--load", BAD], ["chat", "-s", BAD],
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("words", [
+    ["generate", "x", "-m", f"{BAD}.gguf"], ["generate", "x", "-f", BAD], ["generate", "x", "--draft", BAD],
+    ["models", "path", BAD], ["models", "info", BAD], ["models", "rm", BAD], [BAD], ["generate", f"--{BAD}", "x"],
+    ["chat", "--load", BAD], ["chat", "-s", BAD],
+])  # fmt: skip
 def test_words_that_are_not_utf8(tiny_ascii, words):
     model = options(tiny_ascii) if words[0] in ("generate", "chat") and "-m" not in words else []
     code, stdout, stderr = run(*words, *model)
@@ -107,18 +104,9 @@ def test_an_answer_on_a_full_disk(tiny_ascii):
 
 
 @full_device
-@pytest.mark.parametrize(
-    "line",
-    [
-        "generate x",
-        "generate x --json",
-        "generate x --tokens",
-        "models list",
-        "info",
-        "chat",
-        "--help",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "generate x", "generate x --json", "generate x --tokens", "models list", "info", "chat", "--help",
+])  # fmt: skip
 def test_every_command_on_a_full_disk(tiny_ascii, line):
     words = line.split()
     model = options(tiny_ascii) if words[0] in ("generate", "chat") else []
