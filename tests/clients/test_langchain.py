@@ -2,6 +2,7 @@
 
 import pytest
 from clients.conftest import ours
+from helpers.client_options import accepted
 
 pytest.importorskip("langchain_community", reason="install pyspec-llama[clients]")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -17,16 +18,12 @@ def llm(tiny_ascii):
     return lambda: LlamaCpp(model_path=str(tiny_ascii), **OPTIONS)
 
 
-def counted(model, result):
-    return result, getattr(model.client, "last_speculation", {}).get("accepted", 0)
-
-
 def test_invoke(both, llm):
 
     def client():
         model = llm()
         assert model.n_batch == 8
-        return counted(model, model.invoke("abcabd"))
+        return model.invoke("abcabd"), accepted(model.client)
 
     theirs, ours = both(client)
     assert ours[0] == theirs[0] != ""
@@ -47,7 +44,7 @@ def test_stream_and_stop(both, llm):
     def client():
         model = llm()
         whole = model.invoke("abcabd")
-        return counted(model, "".join(model.stream("abcabd", stop=[whole[30:32]])))
+        return "".join(model.stream("abcabd", stop=[whole[30:32]])), accepted(model.client)
 
     theirs, ours = both(client)
     assert ours[0] == theirs[0]
@@ -67,13 +64,10 @@ def test_chat(both, tiny_ascii, stream):
     messages = [SystemMessage(content="be brief"), HumanMessage(content="say abc abc")]
 
     def client():
-        model = ChatLlamaCpp(
-            model_path=str(tiny_ascii),
-            **{**OPTIONS, "model_kwargs": {"flash_attn": True, "chat_format": "llama-2"}},
-        )
-        if stream:
-            return counted(model, "".join(str(chunk.content) for chunk in model.stream(messages)))
-        return counted(model, model.invoke(messages).content)
+        more = {"model_kwargs": {"flash_attn": True, "chat_format": "llama-2"}}
+        model = ChatLlamaCpp(model_path=str(tiny_ascii), **{**OPTIONS, **more})
+        pieces = model.stream(messages) if stream else [model.invoke(messages)]
+        return "".join(piece.content for piece in pieces), accepted(model.client)
 
     theirs, ours = both(client)
     assert ours[0] == theirs[0] != ""

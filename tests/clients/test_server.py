@@ -51,28 +51,16 @@ def use(client):
     out["end"] = chunks[-1].choices[0].finish_reason
     sampled = {**plain, "temperature": 1.0}
     out["seeds"] = [chat.create(**sampled, seed=i).choices[0].message.content for i in (1, 2, 1)]
-    function = {
-        "name": "answer",
-        "parameters": {
-            "type": "object",
-            "properties": {"yes": {"type": "boolean"}},
-            "required": ["yes"],
-        },
-    }
+    schema = {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
     tool = chat.create(
         **{**plain, "max_tokens": 120},
-        tools=[{"type": "function", "function": function}],
+        tools=[{"type": "function", "function": {"name": "answer", "parameters": schema}}],
         tool_choice={"type": "function", "function": {"name": "answer"}},
     )
     out["tool"] = tool.choices[0].message.tool_calls[0].function.arguments
+    text = {"model": "m", "max_tokens": 30, "temperature": 0.0}
     with ThreadPoolExecutor(4) as pool:
-        prompts = [f"abc{letter}" for letter in "abcd"]
-        found = pool.map(
-            lambda p: client.completions.create(
-                model="m", prompt=p, max_tokens=30, temperature=0.0
-            ),
-            prompts,
-        )
+        found = pool.map(lambda end: client.completions.create(prompt=f"abc{end}", **text), "abcd")
         out["parallel"] = [result.choices[0].text for result in found]
     stream = chat.create(**{**plain, "max_tokens": 400}, stream=True)
     for _ in range(5):

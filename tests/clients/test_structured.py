@@ -8,10 +8,9 @@ from helpers.client_options import OPTIONS, accepted
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SCHEMA = {
-    "type": "object",
+    "type": "object", "required": ["yes", "n"],
     "properties": {"yes": {"type": "boolean"}, "n": {"enum": [1, 2, 3]}},
-    "required": ["yes", "n"],
-}
+}  # fmt: skip
 
 
 def test_outlines_json(both, tiny_ascii):
@@ -39,12 +38,10 @@ def test_outlines_choice_and_stream(both, tiny_ascii):
 
     def client():
         llm = llama_cpp.Llama(str(tiny_ascii), chat_format="llama-2", **OPTIONS)
-        generator = outlines.Generator(
-            outlines.from_llamacpp(llm), Literal["abcabd", "abcxyz", "zzz"]
-        )
-        return [generator("abcabd", max_tokens=20, temperature=0.0) for _ in range(2)] + [
-            "".join(generator.stream("abcabd", max_tokens=20, temperature=0.0))
-        ]
+        choice, how = Literal["abcabd", "abcxyz", "zzz"], {"max_tokens": 20, "temperature": 0.0}
+        generator = outlines.Generator(outlines.from_llamacpp(llm), choice)
+        whole = [generator("abcabd", **how) for _ in range(2)]
+        return [*whole, "".join(generator.stream("abcabd", **how))]
 
     theirs, ours = both(client)
     assert ours == theirs
@@ -62,12 +59,8 @@ def test_lm_format_enforcer(both, smollm2):
     def client():
         llm = llama_cpp.Llama(str(smollm2), **OPTIONS)
         processor = integration.build_llamacpp_logits_processor(llm, JsonSchemaParser(SCHEMA))
-        result = llm(
-            prompt,
-            logits_processor=llama_cpp.LogitsProcessorList([processor]),
-            max_tokens=40,
-            temperature=0.0,
-        )
+        only = llama_cpp.LogitsProcessorList([processor])
+        result = llm(prompt, logits_processor=only, max_tokens=40, temperature=0.0)
         return result["choices"][0]["text"], accepted(llm)
 
     theirs, ours = both(client, draft="lookup")
@@ -108,16 +101,11 @@ def test_instructor(both, smollm2):
 
     def client():
         llm = llama_cpp.Llama(str(smollm2), **OPTIONS)
-        create = instructor.patch(
-            create=llm.create_chat_completion_openai_v1, mode=instructor.Mode.JSON_SCHEMA
-        )
-        found = create(
-            messages=[{"role": "user", "content": question}],
-            response_model=Answer,
-            temperature=0.0,
-            max_tokens=120,
-            max_retries=1,
-        )
+        made, mode = llm.create_chat_completion_openai_v1, instructor.Mode.JSON_SCHEMA
+        found = instructor.patch(create=made, mode=mode)(
+            messages=[{"role": "user", "content": question}], response_model=Answer,
+            temperature=0.0, max_tokens=120, max_retries=1,
+        )  # fmt: skip
         return found.model_dump(), accepted(llm)
 
     theirs, ours = both(client, draft="lookup")

@@ -20,21 +20,13 @@ def result(llm):
     return llm.create_completion("abcabcabc", max_tokens=12, temperature=0.0)
 
 
-def test_the_model_says_what_it_is(llm):
+def test_the_model_says_what_it_is(llm, open_llama, tiny_ascii):
     assert repr(llm).startswith("<SpeculativeLlama ")
     assert "draft lookup, strict>" in repr(llm)
     llm.close()
-    assert repr(llm) == "<SpeculativeLlama, closed>"
-
-
-def test_a_model_without_speculation_says_so(open_llama, tiny_ascii):
+    never_loaded = object.__new__(type(llm))
+    assert repr(llm) == repr(never_loaded) == "<SpeculativeLlama, closed>"
     assert repr(open_llama(tiny_ascii, embedding=True)).endswith("decodes plainly>")
-
-
-def test_a_model_that_was_never_loaded_has_a_repr():
-    from pyspec.llama.speculative import SpeculativeLlama
-
-    assert repr(object.__new__(SpeculativeLlama)) == "<SpeculativeLlama, closed>"
 
 
 def test_a_result_is_its_text_and_a_sentence(result):
@@ -56,15 +48,10 @@ def test_the_last_speculation_is_a_sentence_and_counts(llm, result):
     assert f"{result['speculation']['accepted']} accepted" in repr(llm.last_speculation)
 
 
-@pytest.mark.parametrize(
-    "copied",
-    [
-        lambda block: json.loads(json.dumps(block)),
-        lambda block: pickle.loads(pickle.dumps(block)),
-        copy.deepcopy,
-        lambda block: msgspec.json.decode(msgspec.json.encode(block)),
-    ],
-)
+@pytest.mark.parametrize("copied", [
+    lambda block: json.loads(json.dumps(block)), lambda block: pickle.loads(pickle.dumps(block)), copy.deepcopy,
+    lambda block: msgspec.json.decode(msgspec.json.encode(block)),
+])  # fmt: skip
 def test_they_are_dicts_for_programs(result, copied):
     plain = json.loads(json.dumps(dict(result)))
     assert json.loads(json.dumps(copied(result))) == plain
