@@ -1,35 +1,14 @@
 """Every exception that pyspec raises on purpose.
 
     PyspecError
-    ├── ModelError               a model file cannot be used
-    │   ├── ModelNotFound        no such file, or no such name in the manifest
-    │   ├── ModelUnreadable      a directory, a device, a FIFO, or no permission
-    │   ├── ModelInvalid         the header or the tensors contradict the file
-    │   └── ModelRejected        the trial load in a child process died or failed
-    ├── TemplateError            a model's own chat template cannot be rendered
-    ├── DraftMismatch            draft or companion speaks another vocabulary
-    ├── DraftError               a drafter raised or returned nonsense
-    ├── UnsupportedModel         no decoder, or one that cannot be used as it is asked for
-    ├── FetchError               a model file could not be fetched or verified
-    ├── InputError               what the user gave cannot be used
-    │   ├── InputEncoding        bytes that are not UTF-8
-    │   ├── InputTooLong         larger than the stated limit
-    │   ├── ThreadUnsupported    a request of Anthropic's asks for a stored conversation
-    │   └── OptionError          an option outside its range
-    ├── ContextOverflow          the prompt needs more tokens than the context has
-    ├── EngineError              llama.cpp or the extension refused a call
-    │   ├── NoMemory             memory does not hold a context
-    │   ├── NumericError         a logit that is not finite
-    │   ├── Cancelled            the cancel flag was raised
-    │   └── EngineBusy           one engine was used by two threads at once
-    ├── ProfileError             a stored profile is corrupt or of another machine
-    ├── TrainingError            the recipe in models/ cannot go on
-    ├── BatchWriteError          the output of a batch cannot be written
-    ├── ResumeMismatch           a journal belongs to other inputs, models or options
-    ├── DeadlineExceeded         an answer took longer than it may
-    ├── ShuttingDown             a server is about to end, and takes nothing more
-    ├── TooManyRequests          more answers were asked of a server than may wait
-    └── AnswerFailed             an answer of a server failed
+    ├── ModelError (also a ValueError)
+    │   └── ModelNotFound, ModelUnreadable, ModelInvalid, ModelRejected
+    ├── InputError
+    │   └── InputEncoding, InputTooLong, ThreadUnsupported, OptionError
+    ├── EngineError
+    │   └── NoMemory, NumericError, Cancelled, EngineBusy
+    └── TemplateError, DraftMismatch, DraftError, UnsupportedModel, FetchError, ContextOverflow, ProfileError, TrainingError,
+        BatchWriteError, ResumeMismatch, DeadlineExceeded, ShuttingDown, TooManyRequests, AnswerFailed
 
 Catch `PyspecError` for all of them. Each carries `message` (what happened) and `hint` (what to do).
 """
