@@ -14,6 +14,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -37,34 +38,31 @@ NAMED = {
 DEFINED = ("$defs", "definitions")
 
 
-def with_parts(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Change the schemas within a schema."""
-    made = dict(schema)
+def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[Any, Any, str]]:
+    """Yield where schemas stand within a schema: what holds each, its key there, and its address from the schema on."""
     for key, value in schema.items():
         if key in NAMED and isinstance(value, dict):
-            made[key] = {name: change(part) for name, part in value.items()}
+            yield from ((value, name, f"{key}/{name}") for name in value)
         elif key in MANY and isinstance(value, list):
-            made[key] = [change(part) for part in value]
+            yield from ((value, n, f"{key}/{n}") for n in range(len(value)))
         elif key in ONE and isinstance(value, (dict, bool)):
-            made[key] = change(value)
+            yield schema, key, key
+
+
+def with_parts(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a copy of a schema in which the schemas within it are changed."""
+    made = {key: copy(value) for key, value in schema.items()}
+    for holder, key, _ in _parts(made):
+        holder[key] = change(holder[key])
     return made
 
 
 def places(schema: Any, at: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
     """Return each part that is an object with its address, the innermost first."""
-    if not isinstance(schema, dict):
-        return
-    for key, value in schema.items():
-        inside = f"{at}/{key}"
-        if key in NAMED and isinstance(value, dict):
-            for name, part in value.items():
-                yield from places(part, f"{inside}/{name}")
-        elif key in MANY and isinstance(value, list):
-            for n, part in enumerate(value):
-                yield from places(part, f"{inside}/{n}")
-        elif key in ONE:
-            yield from places(value, inside)
-    yield at, schema
+    if isinstance(schema, dict):
+        for holder, key, address in _parts(schema):
+            yield from places(holder[key], f"{at}/{address}")
+        yield at, schema
 
 
 def pointed(whole: Any, ref: Any) -> Any:
