@@ -216,16 +216,11 @@ def read_objects(
     while True:
         if not (yield from _ObjectReader(s, calls, keyed=keyed, known=known).read()):
             return False
-        yield from s.space()
-        char = yield from s.peek()
-        if char in (",", ";") and char:
-            s.take(1)
-        elif listed:
-            if char != "]":
-                return False
-            s.take(1)
-            break
-        elif char != "{":
+        if (yield from s.after_space(",", ";")):
+            continue
+        if listed and not (yield from s.accept("]")):
+            return False
+        if listed or (yield from s.peek()) != "{":
             break
     yield from s.after_space(close)
     return True
@@ -305,14 +300,10 @@ def read_arguments(s: Scanner, calls: Calls, name: str, call_id: str = "") -> Sc
     if char == "{":
         calls.begin(name, call_id)
         return (yield from s.json(calls.add))
-    if char not in ('"', "n"):
-        return False
-    parts: list[str] = []
     if char == '"':
         text = yield from _read_text(s)
     else:
-        yield from s.json(parts.append)
-        text = "{}" if "".join(parts) == "null" else ""
+        text = "{}" if (yield from s.accept("null")) else ""
     if not text:
         return False
     calls.begin(name, call_id)
