@@ -66,12 +66,10 @@ class Loading:
     @property
     def what(self) -> str:
         """What is done with the model, as far as that selects other code."""
-        own = {name: getattr(self, name) for name in _BEYOND}
-        beyond = [
-            f"{name} {value}" for name, value in own.items() if value not in (None, False, ())
-        ]
         done = "embeds" if self.embedding else "loads"
         done = "the vocabulary loads" if self.vocab_only else done
+        own = ((name, getattr(self, name)) for name in _BEYOND)
+        beyond = [f"{name} {value}" for name, value in own if value not in (None, False, ())]
         if self.lora is not None:
             beyond.append(f"lora {self.lora[1]} {stamp(Path(self.lora[0]))}")
         return " with ".join([done, *beyond])
@@ -182,16 +180,15 @@ def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:
     """Run one trial in a child. With a GPU the address space is not limited: drivers reserve all of it."""
     size = sum(part.stat().st_size for part in header.parts)
     memory = _BASE_MEMORY + 3 * size + _STACK * len(header.tensors)
+    base, reading = _BASE_SECONDS, size / _BYTES_PER_SECOND
     if loading.n_gpu_layers:
-        memory = 0
-    positions = most_positions(header.path) or 0
-    wanted = {**vars(loading), "extra_buffers": extra, "positions": positions}
-    base = _DEVICE_SECONDS if loading.n_gpu_layers else _BASE_SECONDS
-    wanted["beside"] = bool(kind_of_draft(header.path))
-    wanted["seconds"] = _DECODE_SECONDS + size / _BYTES_PER_SECOND
-    return run_child(
-        "trial",
-        [str(header.path.absolute()), str(memory), json.dumps(wanted)],
-        timeout=base + size / _BYTES_PER_SECOND,
-        gpu=loading.n_gpu_layers != 0,
-    )
+        base, memory = _DEVICE_SECONDS, 0
+    wanted = {
+        **vars(loading),
+        "extra_buffers": extra,
+        "positions": most_positions(header.path),
+        "beside": bool(kind_of_draft(header.path)),
+        "seconds": _DECODE_SECONDS + reading,
+    }
+    arguments = [str(header.path.absolute()), str(memory), json.dumps(wanted)]
+    return run_child("trial", arguments, timeout=base + reading, gpu=loading.n_gpu_layers != 0)

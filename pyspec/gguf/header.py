@@ -117,7 +117,7 @@ def _is_recurrent(header: Header) -> bool:
     return any(mark in key for key in header.metadata for mark in marks)
 
 
-def _value(value: Value | int | None) -> str:
+def _value(value: Value | None) -> str:
     return "missing" if value is None else repr(value)[:80]
 
 

@@ -98,7 +98,6 @@ class Header:
     version: int
     metadata: Mapping[str, Value]
     tensors: tuple[Tensor, ...]
-    data_offset: int
     parts: tuple[Path, ...]
 
     @property
@@ -225,7 +224,7 @@ def parse_header(path: Path) -> Header:
         infos = [_tensor_info(cursor, i) for i in range(n_tensors)]
         data = -(-cursor.pos // alignment) * alignment
         tensors = _place(cursor, infos, data, alignment)
-        return Header(path, cursor.size, version, metadata, tensors, data, (path,))
+        return Header(path, cursor.size, version, metadata, tensors, (path,))
 
 
 def _counts(c: Cursor) -> tuple[int, int, int]:

@@ -23,7 +23,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module, util
 from pathlib import Path
 from time import monotonic
@@ -200,13 +199,13 @@ MAX_SECONDS = 1.0  # time limit for tokenizing a line. It takes microseconds, un
 TEXT = "Hello, w\u00f6rld\n\0\ufffd \u4e16\u754c".encode()  # not ASCII alone, NUL, replacement
 
 
-def load_model(lc: ModuleType, path: str, loading: dict[str, Any], *, check: bool) -> Any:
-    """Load the model; null on failure. check: whether llama.cpp checks the values of the weights."""
+def load_model(lc: ModuleType, path: str, loading: dict[str, Any]) -> Any:
+    """Load the model, with llama.cpp's check of the values of the weights; null on failure."""
     lc.llama_backend_init()
     params = lc.llama_model_default_params()
     place(lc, params, loading)
     params.use_extra_bufts = loading["extra_buffers"]
-    params.check_tensors = check
+    params.check_tensors = True
     params.vocab_only = loading["vocab_only"]
     params.load_mtp = loading["head"]
     if loading["overrides"]:
@@ -257,19 +256,16 @@ def overrides_of(lc: ModuleType, pairs: Sequence[tuple[str, Any]]) -> Any:
 
 
 def ggml_function(lc: ModuleType, name: str, restype: Any, *argtypes: Any) -> Any:
-    """Return a function of ggml, which llama.cpp's own library may not export."""
-    folder = Path(lc.__file__ or "").parent / "lib"
-    load = import_module("llama_cpp._ctypes_extensions").load_shared_library
-    for library in (lc._lib, *(partial(load, each, folder) for each in ("ggml", "ggml-base"))):  # noqa: SLF001
-        with contextlib.suppress(AttributeError, FileNotFoundError):
-            handle = library() if isinstance(library, partial) else library
-            return ctypes.CFUNCTYPE(restype, *argtypes)((name, handle))
-    raise ImportError(f"llama.cpp has no {name}")
+    """Return a function of ggml. The system also looks for it in the libraries that llama.cpp's own depends on."""
+    try:
+        return ctypes.CFUNCTYPE(restype, *argtypes)((name, lc._lib))  # noqa: SLF001
+    except AttributeError:
+        raise ImportError(f"llama.cpp has no {name}") from None
 
 
 def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
     """Load the model and decode; return what went wrong, or the empty string."""
-    model = load_model(lc, path, loading, check=True)
+    model = load_model(lc, path, loading)
     if not model:
         return "llama.cpp cannot load it"
     tokenize(lc, lc.llama_model_get_vocab(model))

@@ -182,7 +182,7 @@ def test_header_cap_holds_in_large_sparse_files(element, count, named, tmp_path)
 def test_truncated_file_is_refused(cut, tmp_path, tiny, tiny_bytes):
     path = tmp_path / "cut.gguf"
     path.write_bytes(tiny_bytes[: len(tiny_bytes) * cut // 64])
-    data = parse_header(tiny).data_offset
+    data = parse_header(tiny).tensors[0].offset
     named = "file ends before tensor" if path.stat().st_size > data else "past the end|not a GGUF"
     with pytest.raises(ModelInvalid, match=named):
         read_header(path)
@@ -249,7 +249,6 @@ def test_valid_file_is_read(tiny):
     assert header.metadata["llama.block_count"] == 1
     assert header.tensors[0].name == "token_embd.weight"
     assert header.tensors[0].shape == (32, 263)
-    assert header.tensors[0].offset == header.data_offset
     assert header.tensor_types() == {"F32": 11}
     last = header.tensors[-1]
     assert last.offset + last.nbytes == tiny.stat().st_size
@@ -271,7 +270,7 @@ def test_version_2_and_alignments_are_read(tmp_path):
     assert read_header(broken(tmp_path, put(version=2))).version == 2
     made = tiny_llama()
     made.kv["general.alignment"], made.alignment = (U32, 4096), 4096
-    assert read_header(broken(tmp_path, made)).data_offset % 4096 == 0
+    assert read_header(broken(tmp_path, made)).tensors[0].offset % 4096 == 0
 
 
 def test_strings_across_the_window_are_read(tmp_path):
