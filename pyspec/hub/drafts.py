@@ -13,7 +13,7 @@ from pyspec.gguf.header import Facts, facts_of
 from pyspec.gguf.kinds import ASSISTANT, MTP, NAMES, STATE_KINDS, has_head, head_size, unused_heads
 from pyspec.hub.fetch import cached, read_provenance
 from pyspec.hub.locate import OURS, found_here
-from pyspec.hub.sources import Entry, Family, Manifest, load_manifest
+from pyspec.hub.sources import SHA256, Entry, Family, Manifest, load_manifest
 from pyspec.machine.files import file_sha256, models_dir, recall, remember, size_of, stamp
 from pyspec.machine.others import LocalModel, is_draft_file, sizes_of
 
@@ -250,8 +250,6 @@ def is_of(facts: Facts, family: Family) -> bool:
 
 # -- manifest entries for one target -----------------------------------------------------------------------------------
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-
 
 def known_as(path: Path, manifest: Manifest) -> Entry | None:
     """Return the manifest entry whose weights a file holds, also converted, or None. Only files of an entry's size are hashed."""
@@ -286,6 +284,6 @@ def offers_for(target: Path, role: str) -> list[Entry]:
         return []
     known = known_as(target, manifest)
     keys = {known.name, known.sha256} if known is not None else set()
-    if any(_SHA256.fullmatch(key) for entry in offers for key in entry.for_target):
+    if any(SHA256.fullmatch(key) for entry in offers for key in entry.for_target):
         keys.add(file_sha256(target))
     return [entry for entry in offers if keys.intersection(entry.for_target)]

