@@ -292,7 +292,7 @@ def _no_vocabulary(facts: Facts) -> Any:
     return overrides
 
 
-_SCRIPT = Path(__file__).with_name("_pair.py")
+_SCRIPT = Path(__file__).with_name("session.py")
 _MAX_CONTEXT = 512
 _SECONDS, _BASE_SECONDS = 3.0, 90.0
 _BYTES_PER_SECOND = 20e6

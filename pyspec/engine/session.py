@@ -1,22 +1,34 @@
-"""One sequence on one target: reads the prompt, then runs rounds until the answer ends; and the drafts that it begins with."""
+"""One sequence on one target: reads the prompt, then runs rounds until the answer ends; and the drafts that it begins with.
+
+    session.py draft TARGET DRAFT OPTIONS_JSON    DRAFT is a file, or "mtp" for the target's own head
+
+Run by its path, in a child process, this answers once with a draft that reads the target's states. It ends with one line, a JSON
+object {"ok", "error"}. An error that pyspec itself raises is no failure here: the parent will get it too.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
 from pyspec.draft.policies import parse_length
-from pyspec.draft.simple import LengthPolicy
+from pyspec.draft.simple import FixedPolicy, LengthPolicy
 from pyspec.engine.assembly import Assembly, choose_parts, may_use_head
-from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
+from pyspec.engine.handle import PREFILL_CHUNK, Engine, Gate, Role
 from pyspec.engine.models import SideOptions
 from pyspec.engine.profiles import PairMemory
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import AnswerStatistics, Timings
-from pyspec.engine.target import SNAPSHOTS
-from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
+from pyspec.engine.target import SNAPSHOTS, TargetLlama
+from pyspec.errors import Cancelled, ContextOverflow, EngineBusy, EngineError, PyspecError
+from pyspec.gguf.kinds import MTP
+from pyspec.sampling.verification import Strict
 from pyspec.text.parts import Step, Token
 
 
@@ -190,3 +202,41 @@ class Drafts:
         llm.curve, assembly.engine.temper = llm.policies.curve, kept.temper
         for note in assembly.notes:
             llm.note(note)
+
+
+# -- the trial of a draft beside its target, in a child process --------------------------------------------------------
+
+_PROMPT, _ANSWER, _DRAFTED = 70, 24, 5
+"""Tokens: enough for more than one batch of states, several rounds, and drafts of several rows."""
+
+
+def _try_draft(target: str, draft: str, options: str) -> None:
+    """Answer once, with drafts."""
+    kwargs = json.loads(options)
+    seconds = kwargs.pop("seconds")
+    llm = TargetLlama(target, trust=True, verbose=False, head=draft == MTP, **kwargs)
+    session = Session(Assembly(llm, choose_parts(llm, draft, "none")))
+    prompt = [3 + i % (llm.n_vocab() - 3) for i in range(min(_PROMPT, llm.n_ctx() // 2))]
+    run = Run(0, prompt, Gate(Strict(), sampled=False), _ANSWER, goes_on=True)
+    signal.setitimer(signal.ITIMER_PROF, seconds * llm.n_threads)  # ends what would never end
+    for _ in session.steps(run, FixedPolicy(_DRAFTED)):
+        pass
+    if session.loop.failed:  # the answer went on without the draft, so the trial proved nothing
+        raise EngineError("it cannot draft for this target")
+
+
+def _main() -> None:
+    error = ""
+    try:
+        _try_draft(*sys.argv[2:])
+    except EngineError as failure:
+        error = str(failure)
+    except PyspecError:
+        pass
+    sys.stdout.write("\n" + json.dumps({"ok": not error, "error": error}) + "\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _main()
