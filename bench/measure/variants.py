@@ -38,7 +38,7 @@ from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
 from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.engine.room import padded
-from pyspec.engine.runs import Run
+from pyspec.engine.round import Run
 from pyspec.errors import OptionError
 from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Margin

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from pyspec.engine.options import AnswerOptions
-from pyspec.engine.runs import Run
+from pyspec.engine.round import Run
 from pyspec.engine.statistics import PlainDecode, Tally, speculation_report, times_among
 from pyspec.errors import PyspecError
 from pyspec.requests.records import Record

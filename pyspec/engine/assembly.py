@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import llama_cpp
@@ -16,7 +18,6 @@ from pyspec.engine.models import SideModel, SideOptions, longest_draft
 from pyspec.engine.offload import PlacedModel
 from pyspec.engine.profiles import SideFile
 from pyspec.engine.round import Loop
-from pyspec.engine.runs import Threads
 from pyspec.errors import OptionError, PyspecError, UnsupportedModel
 from pyspec.gguf.kinds import (
     MTP,
@@ -239,6 +240,7 @@ class Assembly:
 
     Attributes:
         models: the loaded models, draft first.
+        threads: what adapts them; None if the user gave their number.
 
     Raises:
         DraftMismatch: a draft that was named, or a companion, has another vocabulary. Also raises what `SideModel` raises.
@@ -289,6 +291,7 @@ class Assembly:
         except BaseException:
             self.close()  # the exception keeps the engine alive for longer than the contexts
             raise
+        self.threads = self._threads()
         self.loop = Loop(
             self.engine,
             self.n_ctx,
@@ -298,12 +301,11 @@ class Assembly:
             companion=len(self.models) > 1,
             n_batch=int(llama_cpp.llama_n_batch(self._target.ctx)),
             longest=longest_draft(self._target),
-            threads=self._threads(),
+            adapt_threads=None if self.threads is None else self.threads.adapt,
         )
 
     def _threads(self) -> Threads | None:
-        """Make what adapts the threads; None if the user gave their number."""
-        if not getattr(self._target, "adapts_threads", False):
+        if not self._target.adapts_threads:
             return None
         contexts = [self._target.ctx, *(model.context for model in self.models)]
         return Threads(contexts, int(self._target.n_threads), Watch(near=True))
@@ -357,3 +359,53 @@ class Assembly:
         for model in self.models:
             model.close()
         self.models.clear()
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+# ggml's threads wait for each other after every operation of a model's graph, and they spin while waiting. A thread without a
+# processor keeps all others waiting for a scheduler time slice of some milliseconds, hundreds of times per token. One thread too
+# few makes decoding a little slower; one too many, about ten times (`bench/busy.py`).
+
+EVERY_S = 0.15
+"""Seconds between two looks at the processors: their clocks tick every 10 ms."""
+
+SLACK = 0.25
+"""Processors that others may take before a thread gives way: a system is never quite idle."""
+
+_SURE = 2  # consecutive looks that must agree: a short-lived child of this process is over sooner
+
+
+def threads_beside(most: int, processors: int, others: float) -> int:
+    """Threads, 1 to `most`, that find a processor each while other programs take this many processors."""
+    return max(1, min(most, processors - ceil(others - SLACK)))
+
+
+class Threads:
+    """The threads of some llama.cpp contexts: `most`, or fewer while others need processors.
+
+    contexts: as llama_cpp has them; they must outlive this.
+    """
+
+    def __init__(self, contexts: Sequence[Any], most: int, load: Watch) -> None:
+        self._contexts, self._most = contexts, most
+        self._load = load
+        """The processors' load since the last look."""
+        self.n = most
+        self._next = 0.0
+        self._waiting = 0
+
+    def adapt(self) -> bool:
+        """Use as many threads as fit, if it is time to look again; returns whether their number changed."""
+        now = perf_counter()
+        if now < self._next:
+            return False
+        self._next = now + EVERY_S
+        fit = threads_beside(self._most, self._load.processors, self._load.others())
+        self._waiting = self._waiting + 1 if fit != self.n else 0
+        if self._waiting < _SURE:
+            return False
+        self.n, self._waiting = fit, 0
+        for context in self._contexts:
+            llama_cpp.llama_set_n_threads(context, fit, fit)
+        return True

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._lib import check, ffi, lib
+from pyspec.draft.types import Draft
 from pyspec.gguf.kinds import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, States
 from pyspec.sampling.options import MAX_DRAFT, Coupling
 from pyspec.sampling.verification import Margin, Verification
+from pyspec.text.parts import Source, Token
 
 PREFILL_CHUNK = 256
 """Prompt tokens per decode: few enough for progress and cancelling, enough for the matrix kernels."""
@@ -28,6 +30,9 @@ _READINGS = {
     DFLASH: lib.PS_DFLASH,
     DSPARK: lib.PS_DFLASH,
 }
+
+
+_SOURCES = tuple(Source)
 
 
 class Role(IntEnum):
@@ -265,3 +270,38 @@ def _detach(engine: Any, owners: list[object]) -> None:
     for role in Role:
         lib.ps_engine_attach(engine, role, ffi.NULL, ffi.NULL)
     owners.clear()
+
+
+# -- C's structs as objects -------------------------------------------------------------------------------------------
+
+
+def emitted(verdict: Any, *, confirming: bool = False) -> tuple[Token, ...]:
+    """The tokens of a `ps_verdict`; confirming: whether a relaxed token had to be confirmed by those after it."""
+    n = verdict.n
+    if n == 1:
+        token = Token(
+            verdict.token[0], _SOURCES[verdict.source[0]], verdict.gap[0], verdict.preferred[0]
+        )
+        return (token,)
+    ids, sources = ffi.unpack(verdict.token, n), ffi.unpack(verdict.source, n)
+    preferred, gaps = ffi.unpack(verdict.preferred, n), ffi.unpack(verdict.gap, n)
+    return tuple(
+        Token(
+            id_,
+            _SOURCES[source],
+            gap,
+            wanted,
+            seen.behind if confirming and source == Source.RELAXED else None,
+        )
+        for id_, source, gap, wanted, seen in zip(ids, sources, gaps, preferred, verdict.seen)
+    )
+
+
+def draft_of(seq: int, view: Any) -> Draft:
+    n = view.n
+    draft = Draft(seq, n, p=ffi.unpack(view.p, n)) if n else Draft(seq, 0)
+    if n and view.scored:
+        seen = ffi.unpack(view.agreement, n)
+        draft.s, draft.a, draft.pc = [x.s for x in seen], [x.a for x in seen], [x.pc for x in seen]
+        draft.agree = [x.top == token for x, token in zip(seen, ffi.unpack(view.token, n))]
+    return draft

@@ -13,7 +13,7 @@ from pyspec.sampling.verification import Margin, Strict, Verification, check_rul
 
 if TYPE_CHECKING:
     from pyspec.draft.simple import LengthPolicy
-    from pyspec.engine.runs import Run
+    from pyspec.engine.round import Run
     from pyspec.engine.statistics import Tally
     from pyspec.sampling.chain import ProcessorHook
     from pyspec.text.answer import ReasoningLimit
@@ -141,7 +141,7 @@ class AnswerOptions:
         """
         from pyspec._lib import address  # noqa: PLC0415 - --help needs no engine
         from pyspec.engine.handle import Gate  # noqa: PLC0415
-        from pyspec.engine.runs import UNLIMITED, Run  # noqa: PLC0415
+        from pyspec.engine.round import UNLIMITED, Run  # noqa: PLC0415
         from pyspec.sampling.chain import build_chain  # noqa: PLC0415
 
         most, sampling, rule = self.max_tokens, self.sampling, self.rule(own)

@@ -1,23 +1,34 @@
-"""The round: plan, draft, score, choose, verify, accept, observe. Written for many sequences; one is the simple case."""
+"""The round: plan, draft, score, choose, verify, accept, observe. Written for many runs; one is the simple case."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pyspec._lib import lib
+from pyspec._lib import ffi, lib
 from pyspec.draft.lookup import NOTHING, Drafter, Proposal
 from pyspec.draft.simple import LengthPolicy
 from pyspec.draft.types import LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome
-from pyspec.engine.handle import Engine, Role
-from pyspec.engine.runs import UNLIMITED, Outage, Run, Threads, allowed, draft_of, emitted, force
-from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
-from pyspec.sampling.options import MAX_DRAFT
+from pyspec.engine.handle import Engine, Gate, Role, draft_of, emitted
+from pyspec.engine.statistics import Tally
+from pyspec.errors import (
+    Cancelled,
+    DraftError,
+    EngineBusy,
+    EngineError,
+    PyspecError,
+    UnsupportedModel,
+)
+from pyspec.sampling.options import MAX_DRAFT, Coupling
 from pyspec.text.parts import Step
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 log = logging.getLogger("pyspec")
 
@@ -25,6 +36,67 @@ LOOKUP_MAX = 16
 """Longest draft asked of a Python drafter, in tokens: a wider verify batch gains nothing on any measured curve."""
 
 _OF_ONE_TEXT = (lib.PS_E_SAMPLER, lib.PS_E_NUMERIC)
+
+UNLIMITED = 2**31 - 1
+"""No limit of an answer's tokens, which then ends with the context, or of a decode's rows, other than llama.cpp's own."""
+
+
+class Guide(Protocol):
+    """What a grammar says of an answer's next tokens."""
+
+    def forced(self, most: int) -> list[int]:
+        """Return up to `most` tokens that come next, or may be expected to, as the target would write them."""
+
+    def allows(self, tokens: Sequence[int]) -> int:
+        """Return how many of these tokens may come next, one after the other."""
+
+    def foresee(self, tokens: Sequence[int]) -> None:
+        """Prepare for these tokens, which are about to be verified."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One answer in flight on one sequence."""
+
+    seq: int
+    tokens: list[int]  # committed, prompt included
+    gate: Gate
+    remaining: int  # tokens still allowed
+    sampler: int = 0  # address of a llama sampler chain, 0 for none
+    coupling: Coupling | None = None  # the noise that draws; None if sampler or argmax choose
+    draft_max: int = MAX_DRAFT  # the longest draft allowed
+    drafting: str = "all"  # who may draft, as in `AnswerOptions`
+    goes_on: bool = False  # whether it continues after `remaining` tokens, without drafts
+    missing: int = 0  # tokens before the last one that the target's KV lacks
+    rows: list[npt.NDArray[np.float32]] | None = None  # collects the logits of emitted tokens
+    guide: Guide | None = None  # the grammar that the answer follows
+    tally: Tally = field(default_factory=Tally)
+    finish_reason: str | None = None
+    error: PyspecError | None = None  # why nothing could be accepted
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """Commit the tokens of a round."""
+        self.tokens.extend(ids)
+        self.remaining -= len(ids)
+
+
+class Outage:
+    """Rounds that a model sits out after it failed: 8, and twice as many each time it fails again."""
+
+    def __init__(self) -> None:
+        self._left, self._length = 0, 8
+
+    def begin(self) -> None:
+        self._left = self._length
+        self._length = min(2 * self._length, 4096)
+
+    def lasts(self) -> bool:
+        """Whether the model sits out this round; call it once per round."""
+        self._left -= 1
+        return self._left >= 0
+
+    def end(self) -> None:
+        self._length = 8
 
 
 @dataclass(slots=True)
@@ -61,7 +133,7 @@ class Loop:
         n_batch: rows of one decode on the target.
         longest: most tokens of any draft.
         draft_longest: most tokens of the draft model's drafts.
-        threads: adapts the number of threads between rounds.
+        adapt_threads: adapts the number of threads between rounds; returns whether it changed.
     """
 
     def __init__(
@@ -75,7 +147,7 @@ class Loop:
         n_batch: int = UNLIMITED,
         longest: int = MAX_DRAFT,
         draft_longest: int = MAX_DRAFT,
-        threads: Threads | None = None,
+        adapt_threads: Callable[[], bool] | None = None,
     ) -> None:
         self.engine = engine
         self.n_ctx = n_ctx
@@ -84,7 +156,7 @@ class Loop:
         self.companion = companion
         self.n_batch = n_batch
         self.longest, self.draft_longest = longest, draft_longest
-        self.threads = threads
+        self.adapt_threads = adapt_threads
         self.failed: list[str] = []
         self._draft_outage, self._score_outage = Outage(), Outage()
 
@@ -126,7 +198,7 @@ class Loop:
         each run are read in this decode. padding: sequences that get an unused row. Where one run's row or sampler
         leaves nothing to choose, its `error` says so, and the others go on.
         """
-        if self.threads is not None and self.threads.adapt():
+        if self.adapt_threads is not None and self.adapt_threads():
             policy.renew_costs()
         fills = [(run.seq, n, -1) for run, n in reading]
         steps: list[Step] = []
@@ -387,3 +459,23 @@ def _in_order(
     if not fills and len(work) < 2:
         return work
     return sorted([*work, *fills])
+
+
+def force(engine: Engine, run: Run, most: int) -> int:
+    """Draft what a run's grammar forces, at most `most` tokens, and return how many."""
+    if run.guide is None or most < 1 or run.drafting == "nothing":
+        return 0
+    tokens = run.guide.forced(most)
+    if tokens:
+        engine.put_draft(run.seq, tokens)
+    return len(tokens)
+
+
+def allowed(engine: Engine, run: Run, n: int) -> int:
+    """Return how many of the first n drafted tokens of a run its grammar allows."""
+    if run.guide is None or n == 0:
+        return n
+    tokens = ffi.unpack(engine.drafted(run.seq).token, n)
+    n = run.guide.allows(tokens)
+    run.guide.foresee(tokens[:n])
+    return n

@@ -23,7 +23,7 @@ from pyspec.engine.assembly import Assembly, choose_parts, may_use_head
 from pyspec.engine.handle import PREFILL_CHUNK, Engine, Gate, Role
 from pyspec.engine.models import SideOptions
 from pyspec.engine.profiles import PairMemory
-from pyspec.engine.runs import Run
+from pyspec.engine.round import Run
 from pyspec.engine.statistics import AnswerStatistics, Timings
 from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy, EngineError, PyspecError

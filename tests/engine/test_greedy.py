@@ -22,8 +22,7 @@ from pyspec.draft.lookup import LookupDrafter
 from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.handle import Engine, Gate, Role
 from pyspec.engine.models import SideModel
-from pyspec.engine.round import Loop
-from pyspec.engine.runs import Run
+from pyspec.engine.round import Loop, Run
 from pyspec.sampling.verification import Strict
 
 N_SEQ, ROOM = 10, 256

@@ -12,7 +12,7 @@ from pyspec.draft.types import Plan
 from pyspec.engine import handle
 from pyspec.engine.contexts import Contexts, Models
 from pyspec.engine.handle import Gate
-from pyspec.engine.runs import Run
+from pyspec.engine.round import Run
 from pyspec.sampling.verification import Strict
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]

@@ -7,7 +7,7 @@ from helpers import tiny
 
 from pyspec import SpeculativeLlama
 from pyspec.engine.handle import Engine
-from pyspec.engine.runs import allowed
+from pyspec.engine.round import allowed
 
 WORDS = ["na", "me", "name", "ci", "ty", "city", '":', '▁"', '{"', '",']
 SCHEMA = {

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.engine import runs as module
-from pyspec.engine.runs import SLACK, Threads, threads_beside
+from pyspec.engine import assembly as module
+from pyspec.engine.assembly import SLACK, Threads, threads_beside
 
 
 class Neighbour:
@@ -72,9 +72,9 @@ def test_the_processors_are_looked_at_now_and_then(monkeypatch):
 
 def test_a_number_that_was_asked_for_stays(open_llama, tiny_target):
     asked = open_llama(tiny_target, n_threads=1)
-    assert asked.assembly.loop.threads is None
+    assert asked.assembly.threads is None
     left = open_llama(tiny_target, n_threads=None, n_threads_batch=None)
-    assert left.assembly.loop.threads.n == left.n_threads
+    assert left.assembly.threads.n == left.n_threads
 
 
 def test_an_answer_goes_on_with_fewer_threads(open_llama, tiny_target, monkeypatch):
@@ -90,6 +90,6 @@ def test_an_answer_goes_on_with_fewer_threads(open_llama, tiny_target, monkeypat
     load = SimpleNamespace(processors=2, others=lambda: 2.0 - next(counts))
     monkeypatch.setattr(module, "EVERY_S", 0.0)
     monkeypatch.setattr(llama_cpp, "llama_set_n_threads", noted)
-    llm.assembly.loop.threads = Threads([llm.ctx], 2, load)
+    llm.assembly.loop.adapt_threads = Threads([llm.ctx], 2, load).adapt
     llm.reset()
     assert (ask()["choices"][0]["text"], used) == (expected, {1, 2})

@@ -16,7 +16,7 @@ from pyspec.batch import Batch, Settings
 from pyspec.cli.main import main
 from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.handle import Role
-from pyspec.engine.runs import Outage
+from pyspec.engine.round import Outage
 from pyspec.errors import EngineError
 from pyspec.sampling.verification import Margin
 

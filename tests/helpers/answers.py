@@ -9,7 +9,7 @@ from pyspec.draft.lookup import Drafter, Proposal
 from pyspec.draft.policies import make_policy, parse_length
 from pyspec.engine.contexts import Contexts, Layout, Models
 from pyspec.engine.handle import Engine, Gate
-from pyspec.engine.runs import Run
+from pyspec.engine.round import Run
 from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Strict
 from pyspec.text.parts import Step
