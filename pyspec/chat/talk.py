@@ -134,7 +134,7 @@ class LlamaChat:
         self._parked = ParkedTexts(*parts, room_for_parked(self._cache_ram))
         self.stats: dict[str, Any] | None = None  # of the last answer, None if nothing was decoded
         self.name, self.n_ctx = name_of(Path(self.llm.model_path)), int(self.llm.n_ctx())
-        self.draft, self.companion = self.llm.assembly.draft, self.llm.assembly.companion
+        self.draft, self.companion = self.llm.assembly.names
         self.template = ChatTemplate.of(self.llm)
         called = other.get("model", self._called) or ""
         self.suggested = suggested_by(Path(self.llm.model_path), called)

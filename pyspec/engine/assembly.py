@@ -150,7 +150,7 @@ def _named(target: Any, draft: str) -> Parts:
 def _automatic(target: Any, companion: str) -> Iterator[Parts]:
     """Best first: the target's own head, what is made for it, what is here and fits; lookup alone comes last."""
     path = Path(target.model_path)
-    if _has_head(target) and STATES_SHOWN:
+    if target.has_head and STATES_SHOWN:
         yield _found(target, MTP, companion)
     for entry in offers_for(path, "draft"):
         here = cached(entry)
@@ -169,14 +169,9 @@ def _found(target: Any, name: str, companion: str, note: str = "") -> Parts:
     return parts
 
 
-def _has_head(target: Any) -> bool:
-    """Whether a next-token head was loaded with the target."""
-    return bool(getattr(target, "has_head", False))
-
-
 def _add_draft(parts: Parts, target: Any, name: str) -> None:
     if name == MTP:
-        if not _has_head(target):
+        if not target.has_head:
             path = Path(target.model_path)
             why = unused_heads(path) or "it has no next-token head (MTP) of a known kind"
             raise UnsupportedModel(f"{file_name_of(path)}: {why}", "use another draft")
@@ -321,14 +316,9 @@ class Assembly:
         target._stack.callback(self.engine.detach)  # noqa: SLF001 - it may be freed before the engine is
 
     @property
-    def draft(self) -> str:
-        """The draft's name in results."""
-        return self._parts.names[0]
-
-    @property
-    def companion(self) -> str:
-        """The companion's name in results."""
-        return self._parts.names[1]
+    def names(self) -> tuple[str, str]:
+        """Names of draft and companion in results."""
+        return self._parts.names
 
     @property
     def notes(self) -> list[str]:

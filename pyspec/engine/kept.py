@@ -72,8 +72,10 @@ class ParkedTexts:
 
     def park(self, seq: int, text: Sequence[int], owner: str) -> None:
         """Keep what a sequence holds of an owner's text, unless a kept text already begins with it."""
+        if self._most <= 0:
+            return
         tokens = list(text[: self._engine.held(Role.TARGET, seq)])
-        if not tokens or self._most <= 0:
+        if not tokens:
             return
         mine = [each for each in self._texts if each.owner == owner]
         if any(common_prefix(each.tokens, tokens) == len(tokens) for each in mine):
@@ -205,14 +207,13 @@ def settings_of(target: Any) -> dict[str, Any]:
     `logits_all` is none of these. With it the last layer's rows are multiplied together, not one alone, which rounds its
     logits otherwise, in the seventh digit; what goes into the state was computed before.
     """
-    context, model = target.context_params, target.model_params
+    context, model, path = target.context_params, target.model_params, target.lora_path
     settings = {
         f"{kind}.{name}": _plain(getattr(params, name))
         for kind, params in (("context", context), ("model", model))
         for name, *_ in params._fields_
         if name not in _NO_MATTER
     }
-    adapter = getattr(target, "lora_path", None)
     return {
         **settings,
         "llama_cpp": llama_cpp.__version__,
@@ -223,10 +224,10 @@ def settings_of(target: Any) -> dict[str, Any]:
             for key, value in target.metadata.items()
             if key.endswith(_ORIGINAL) and value.isdigit()
         ),
-        "devices": [str(device) for device in getattr(target, "devices", None) or ()],
+        "devices": list(target.devices),
         "tensor_split": list(target.tensor_split or ()),
         "overrides": {key: repr(value) for key, value in (target.kv_overrides or {}).items()},
-        "adapter": [file_sha256(Path(adapter)), target.lora_scale] if adapter else None,
+        "adapter": [file_sha256(Path(path)), target.lora_scale] if path else None,
     }
 
 
@@ -281,9 +282,9 @@ class PrefixCache:
         n_slots: int,
         each: int,
         public: Callable[[], Sequence[int]],
-        parked: ParkedTexts | None = None,
+        parked: ParkedTexts,
     ) -> None:
-        self._engine, self._public, self.parked = engine, public, parked
+        self._engine, self._public, self._parked = engine, public, parked
         # by sequence, active ones included
         self._owners = dict.fromkeys(range(n_slots), "")
         self.least = max(MIN_TOKENS, each // _CELLS_A_TOKEN)
@@ -347,12 +348,8 @@ class PrefixCache:
     def _park(self, seq: int, n: int) -> None:
         """Park a free sequence's text, if eviction loses more of it than the n tokens that stay."""
         lost = len(self.texts[seq]) - 1 - n
-        if self.parked is not None and lost >= max(self.least, n):
-            self.parked.park(seq, self.texts[seq], self._owners[seq])
-
-    def fetch(self, prompt: Sequence[int], owner: str, least: int) -> ParkedText | None:
-        """Return a parked text that shares a prefix of at least `least` tokens with the prompt."""
-        return self.parked.fetch(prompt, owner, least) if self.parked is not None else None
+        if lost >= max(self.least, n):
+            self._parked.park(seq, self.texts[seq], self._owners[seq])
 
     def move(self, high: int, gap: int, n: int) -> None:
         """Move the n tokens of a sequence to the free one `gap`; the former is then free."""

@@ -108,7 +108,7 @@ def placed(llm: Any) -> str:
 
 def device_names(llm: Any) -> str:
     """Return the descriptions of the devices that a loaded model's layers may be on."""
-    return " + ".join(each.description for each in layer_devices(getattr(llm, "devices", ())))
+    return " + ".join(each.description for each in layer_devices(llm.devices))
 
 
 def hashes_of(sides: Sequence[SideFile]) -> tuple[str, str]:
@@ -137,7 +137,7 @@ Other types use Q4_K_M's, since kernels of its family handle several rows at onc
 def gpu_layers(llm: Any) -> int:
     """Return the number of layers requested on devices; -1, or more than there are, means all. 0 if there is no device."""
     layers = int(llm.model_params.n_gpu_layers)
-    return layers if layers and layer_devices(getattr(llm, "devices", ())) else 0
+    return layers if layers and layer_devices(llm.devices) else 0
 
 
 def prior_curve(llm: Any, sides: Sequence[SideFile], one_row_ms: float = 0.0) -> CostCurve:
@@ -163,7 +163,7 @@ def _curve_of_device(llm: Any) -> str | None:
     layers, most = gpu_layers(llm), llama_cpp.llama_model_n_layer(llm.model) + 1
     if layers == 0 or 0 < layers < most / 2:
         return None  # the layers left on the CPU take most of the time
-    if all(each.kind == "RPC" for each in layer_devices(getattr(llm, "devices", ()))):
+    if all(each.kind == "RPC" for each in layer_devices(llm.devices)):
         return None  # it is unknown what the other machine computes with
     return "metal" if sys.platform == "darwin" else "cuda"
 

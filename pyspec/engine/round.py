@@ -311,7 +311,7 @@ class Loop:
     ) -> _RoundDrafts | None:
         """One draft per run, by lookup if it finds something, else by a model; None if neither drafted."""
         plan = policy.plan(places)
-        drafts = [self._look_up(run, place.room, plan) for run, place in zip(runs, places)]
+        drafts = [self._look_up(run, place.room) for run, place in zip(runs, places)]
         orders = [
             _DraftOrder(i, run, place, min(n, place.room))
             for i, (run, place, n) in enumerate(zip(runs, places, plan.lengths))
@@ -335,7 +335,7 @@ class Loop:
         else:
             self._draft_outage.end()
 
-    def _look_up(self, run: Run, limit: int, plan: Plan) -> Draft:
+    def _look_up(self, run: Run, limit: int) -> Draft:
         if self.drafter is None or limit < 1 or not self._may_look_up(run):
             return Draft(run.seq, 0)
         proposal = self._propose(self.drafter, run, min(limit, LOOKUP_MAX))
@@ -371,8 +371,7 @@ class Loop:
         self.engine.set_stop(plan.floors, plan.table)
         companion = plan.use_companion and self.companion and not self._score_outage.lasts()
         seqs = [one.run.seq for one in orders]
-        rows = companion
-        self.engine.draft(seqs, [one.limit for one in orders], keep_rows=rows)
+        self.engine.draft(seqs, [one.limit for one in orders], keep_rows=companion)
         middle = perf_counter()
         scored = companion and self._score(seqs)
         end = perf_counter()

@@ -67,12 +67,13 @@ class Scheduler:
         self.waiting = AnswerQueue(window, contexts.n_slots, in_order=interactive)
         self.active: dict[int, Answer] = {}
         """Answers that run, by sequence."""
-        parks, each = interactive and cache > 0, contexts.layout.each
-        parked = ParkedTexts(self._engine, contexts.copied, cache) if parks else None
-        self.prefixes = PrefixCache(self._engine, contexts.n_slots, each, public, parked)
+        self._parked = ParkedTexts(self._engine, contexts.copied, cache if interactive else 0)
+        self.prefixes = PrefixCache(
+            self._engine, contexts.n_slots, contexts.layout.each, public, self._parked
+        )
         self._keep_texts, self._exact, self._total = interactive, exact, total
         self._pad = [max(contexts.target.token_bos(), 0)]
-        self._layout, self._streams = contexts.layout, each > 0
+        self._layout, self._streams = contexts.layout, contexts.layout.each > 0
         self._slots = set(range(contexts.n_slots))
         self.outgrown = False
         """Whether none runs, and no waiting one fits a stream."""
@@ -140,7 +141,7 @@ class Scheduler:
         if not answer.shares:
             source, n = None, 0
         least = n + self.prefixes.least
-        parked = self.prefixes.fetch(text, answer.owner, least) if answer.shares else None
+        parked = self._parked.fetch(text, answer.owner, least) if answer.shares else None
         if parked is not None:
             source, n = None, 0
         if self._exact:
@@ -153,8 +154,8 @@ class Scheduler:
             self.prefixes.keep(seq, self.prefixes.texts[seq], n)
         self.prefixes.take(seq, text, answer.owner, source, n)
         answer.run.seq = seq
-        if parked is not None and self.prefixes.parked is not None:
-            self.prefixes.parked.restore(parked, seq, text)
+        if parked is not None:
+            self._parked.restore(parked, seq, text)
         self._begin(answer)
         self.active[seq] = answer
         self._forget(seq)

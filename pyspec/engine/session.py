@@ -29,7 +29,7 @@ from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy, EngineError, PyspecError
 from pyspec.gguf.kinds import MTP
 from pyspec.sampling.verification import Strict
-from pyspec.text.parts import Step, Token
+from pyspec.text.parts import Step
 
 
 class Session:
@@ -64,7 +64,7 @@ class Session:
         if n_prompt > self.n_ctx:
             raise ContextOverflow(self.n_ctx, n_prompt)
         clock = _Clock(self.engine)
-        kept, emitted = self._begin(run, held, least), list[Token]()
+        kept = self._begin(run, held, least)
         try:
             answers = run.remaining > 0
             if answers:
@@ -80,7 +80,6 @@ class Session:
                 if run.error is not None:
                     run.finish_reason = None
                     raise run.error
-                emitted += step.tokens
                 with clock.away():
                     yield step
         except Cancelled:
@@ -92,9 +91,7 @@ class Session:
                 self.engine.cancel(raised=False)
                 self.loop.end(run)
                 timings = clock.timings(run.tally.tokens)
-                self.statistics = AnswerStatistics(
-                    run.tally, timings, n_prompt, kept, emitted, run.finish_reason
-                )
+                self.statistics = AnswerStatistics(run.tally, timings, n_prompt, kept)
 
     def _begin(self, run: Run, held: int, least: int) -> int:
         # first of all: an older answer that is closed now finds that the context is no longer its own

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from pyspec.draft.row_times import RowTimes
 from pyspec.draft.simple import LengthPolicy
-from pyspec.text.parts import Token
 
 
 @dataclass(slots=True)
@@ -126,14 +125,12 @@ _TIMES = (
 
 @dataclass(frozen=True, slots=True)
 class AnswerStatistics:
-    """What one answer did. tokens: its own; finish_reason: why it ended, None after an error or if its reader left."""
+    """What one answer did."""
 
     tally: Tally
     timings: Timings
     prompt_tokens: int
     prompt_kept: int
-    tokens: Sequence[Token] = ()
-    finish_reason: str | None = None
 
     def report(self, policy: LengthPolicy) -> dict[str, Any]:
         """Compare with plain decoding, and return the `speculation_report`. policy: the one that chose draft lengths."""

@@ -116,7 +116,7 @@ class Answering:
         llm.context_text.adopt(session.tokens, session.held, llm.decoded)
         if session.tokens is self._run.tokens and (statistics := session.statistics) is not None:
             report = statistics.report(self._policy)
-            names = session.assembly.draft, session.assembly.companion
+            names = session.assembly.names
             block = self._options.block(statistics.tally, report, names, llm.verification)
             llm.last_speculation = SpeculationBlock(block)
             llm.note(session.assembly.hint())

@@ -178,7 +178,7 @@ def model_line(model: Any) -> str:
     session = getattr(model, "_session", None)
     if session is None:  # loaded for embeddings or its vocabulary
         return f"<{name} {file}: decodes plainly>"
-    parts = session.assembly
-    companion = f", companion {parts.companion}" if parts.companion != "none" else ""
+    draft, companion = session.assembly.names
+    judge = f", companion {companion}" if companion != "none" else ""
     rule = model.verification.name
-    return f"<{name} {file}: context {model.n_ctx()}, draft {parts.draft}{companion}, {rule}>"
+    return f"<{name} {file}: context {model.n_ctx()}, draft {draft}{judge}, {rule}>"

@@ -86,7 +86,7 @@ def ids(most, least=0):
 @given(ids(40), ids(40, 1), ids(10), st.sampled_from([0, 512, 1 << 17]))
 def test_of_anothers_text_only_what_is_public_is_taken(text, prompt, public, each):
     """However short the rest is: how soon an answer comes would tell what the other one said."""
-    kept = PrefixCache(Mock(held=lambda *_: len(text)), 1, each, lambda: public)
+    kept = PrefixCache(Mock(held=lambda *_: len(text)), 1, each, lambda: public, Mock())
     kept.take(0, text, "one", None, 0)
     kept.keep(0, text, len(text))
     mine, theirs = kept.left(0, prompt, "one"), kept.left(0, prompt, "two")
@@ -112,7 +112,7 @@ def test_what_is_asked_aside_costs_a_conversation_nothing(open_batch, read, para
 
 
 def test_what_is_to_be_taken_over_is_forgotten_last():
-    kept = PrefixCache(Mock(), 3, 0, lambda: ())
+    kept = PrefixCache(Mock(), 3, 0, lambda: (), Mock())
     for seq in range(3):
         kept.keep(seq, range(20), 9)
     kept.drop(20, spare=0)

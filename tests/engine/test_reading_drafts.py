@@ -276,7 +276,7 @@ def test_auto_takes_it_where_states_are_shown(open_llama, make, target, monkeypa
     monkeypatch.setattr("pyspec.engine.assembly.drafts_here", lambda _: iter(()))
     monkeypatch.setattr("pyspec.engine.assembly.STATES_SHOWN", shown)
     llm = open_llama(target, draft="auto")
-    assert llm.assembly.draft.startswith("lookup+eagle" if shown else "lookup")
+    assert llm.assembly.names[0].startswith("lookup+eagle" if shown else "lookup")
     assert llm.assembly.loop.draft_model is shown
 
 
@@ -330,7 +330,7 @@ def test_auto_finds_it_beside_its_model(open_llama, make, tmp_path, monkeypatch,
     make("dflash", layers=[3, 99]).rename(tmp_path / "a-dflash.gguf")
     tiny_dflash.write(tmp_path / "b-dspark-draft.gguf", markov=True, confidence=True)
     llm = open_llama(model, draft="auto", trust=False)
-    assert llm.assembly.draft == "lookup+b-dspark-draft"
+    assert llm.assembly.names[0] == "lookup+b-dspark-draft"
     assert "a-dflash" in llm.assembly.notes[0]
 
 
