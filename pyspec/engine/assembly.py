@@ -220,9 +220,6 @@ def states_of(parts: Parts, target: Any) -> States | None:
 # -- loaded ------------------------------------------------------------------------------------------------------------
 
 
-_AS_TARGET = SideOptions()
-
-
 class Assembly:
     """The models beside a target, an engine over its context, and the loop over the engine's sequences.
 
@@ -245,7 +242,7 @@ class Assembly:
         self,
         target: Any,
         parts: Parts,
-        options: SideOptions = _AS_TARGET,
+        options: SideOptions = SideOptions(),  # noqa: B008 - frozen
         *,
         n_seq: int = 1,
         n_ctx: int | None = None,

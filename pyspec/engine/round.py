@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspec._lib import ffi, lib
 from pyspec.draft.lookup import NOTHING, Drafter, Proposal
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from pyspec.grammar.masks import Masks
+
 log = logging.getLogger("pyspec")
 
 LOOKUP_MAX = 16
@@ -39,19 +41,6 @@ _OF_ONE_TEXT = (lib.PS_E_SAMPLER, lib.PS_E_NUMERIC)
 
 UNLIMITED = 2**31 - 1
 """No limit of an answer's tokens, which then ends with the context, or of a decode's rows, other than llama.cpp's own."""
-
-
-class Guide(Protocol):
-    """What a grammar says of an answer's next tokens."""
-
-    def forced(self, most: int) -> list[int]:
-        """Return up to `most` tokens that come next, or may be expected to, as the target would write them."""
-
-    def allows(self, tokens: Sequence[int]) -> int:
-        """Return how many of these tokens may come next, one after the other."""
-
-    def foresee(self, tokens: Sequence[int]) -> None:
-        """Prepare for these tokens, which are about to be verified."""
 
 
 @dataclass(slots=True)
@@ -69,7 +58,7 @@ class Run:
     goes_on: bool = False  # whether it continues after `remaining` tokens, without drafts
     missing: int = 0  # tokens before the last one that the target's KV lacks
     rows: list[npt.NDArray[np.float32]] | None = None  # collects the logits of emitted tokens
-    guide: Guide | None = None  # the grammar that the answer follows
+    guide: Masks | None = None  # the grammar that the answer follows
     tally: Tally = field(default_factory=Tally)
     finish_reason: str | None = None
     error: PyspecError | None = None  # why nothing could be accepted

@@ -312,16 +312,15 @@ class SpeculativeLlama(Mirror):
         speculation, samplers = self._speculation(speculation), {**bound.samplers, **samplers}
         if (criteria := given.pop("stopping_criteria")) is not None:
             criteria = lent(criteria)
+        completion = None
         if self.is_plain:
             refuse(samplers)
             if (processors := given["logits_processor"]) is not None:
                 given["logits_processor"] = llama_cpp.LogitsProcessorList(map(lent, processors))
-            made = super()._create_completion(**given, stopping_criteria=criteria)
-            chunks = generation.chunks_of(self, None, made)
         else:
             completion = generation.completion_of(self, given, samplers, speculation, criteria)
-            made = super()._create_completion(**given, stopping_criteria=completion)
-            chunks = generation.chunks_of(self, completion, made)
+        made = super()._create_completion(**given, stopping_criteria=completion or criteria)
+        chunks = generation.chunks_of(self, completion, made)
         return chunks if given["stream"] else shown_as(next(chunks))
 
     __call__ = create_completion
