@@ -20,7 +20,7 @@ from pyspec.sampling.options import (
     SamplerNumbers,
     check_breakers,
     check_noise,
-    check_numbers,
+    check_ranges,
     numbers,
 )
 from pyspec.text.messages import standard
@@ -167,7 +167,7 @@ class Record(RequestFields, kw_only=True):
                 raise OptionError(f"{name} is {value}", f"use {low} to {high:.10g}")
         check_noise(self.sampling)
         check_breakers(self.dry_sequence_breakers or ())
-        check_numbers({name: getattr(self, name) for name in SAMPLER_FIELDS})
+        check_ranges({name: getattr(self, name) for name in SAMPLER_FIELDS})
         check_stops(self.stop or ())
 
 

@@ -85,16 +85,16 @@ def check_overrides(overrides: Mapping[str, Any] | None) -> tuple[tuple[str, Any
     return pairs
 
 
-def check_ranges(options: Mapping[str, Any], ranges: Mapping[str, Range] = RANGES) -> None:
+def check_ranges(options: Mapping[str, Any]) -> None:
     """Raise OptionError for a number outside its range; skips None, and options without a range."""
     for name in _TYPED:
         if options.get(name) is not None and options[name] not in KV_TYPES:
             usual = ", ".join(f"{number} ({kind})" for number, kind in KV_TYPES.items())
             raise OptionError(f"{name} is {options[name]!r}", f"use {usual}")
     for name, value in options.items():
-        if name not in ranges or value is None:
+        allowed = _ALLOWED.get(name)
+        if allowed is None or value is None:
             continue
-        allowed = ranges[name]
         good = isinstance(value, Integral if allowed.whole else Real)
         if not good or not allowed.low <= value <= allowed.high:  # NaN is not in between either
             raise OptionError(f"{name} is {value!r}", f"use {allowed.usual}")
@@ -295,10 +295,7 @@ OFFERED = tuple(each for each in NUMBERS.values() if each.offered)  # those that
 SUGGESTED = tuple(each.name for each in NUMBERS.values() if each.suggested)
 """Names of those that a model may suggest, in the order in which they are told."""
 
-
-def check_numbers(values: Mapping[str, Any]) -> None:
-    """Raise OptionError for one of the numbers outside its range; skips None and other names."""
-    check_ranges(values, {name: each.allowed for name, each in NUMBERS.items()})
+_ALLOWED = RANGES | {each.name: each.allowed for each in NUMBERS.values()}
 
 
 DRY_BREAKERS = ("\n", ":", '"', "*")  # llama.cpp's default: what ends a repetition
@@ -350,7 +347,6 @@ class Sampling(SamplerNumbers):
 
     def __post_init__(self) -> None:
         check_ranges(vars(self))
-        check_numbers(vars(self))
         check_breakers(self.dry_sequence_breakers)
         check_bias(self.logit_bias)
         check_noise(self.noise)
@@ -484,7 +480,7 @@ def _is_usable(name: str, value: Any) -> bool:
     if (name == "temperature" and value < 0) or (name == "top_p" and value == 0):
         return False
     try:
-        check_numbers({name: value})
+        check_ranges({name: value})
     except OptionError:
         return False
     return True

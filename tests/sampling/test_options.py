@@ -35,7 +35,7 @@ from pyspec.sampling.options import (
     SamplerNumbers,
     Sampling,
     SuggestedSampling,
-    check_numbers,
+    check_ranges,
     number,
     numbers,
     suggested_by,
@@ -99,7 +99,7 @@ def test_what_is_usual_is_allowed():
     for each in NUMBERS.values():
         low, high = each.usual
         assert each.allowed.low <= low <= each.default <= high <= each.allowed.high
-        check_numbers({each.name: low, "beside": object()})
+        check_ranges({each.name: low, "beside": object()})
 
 
 def test_what_is_usual_is_less_than_what_is_allowed():
