@@ -215,14 +215,18 @@ class PairFacts(msgspec.Struct, omit_defaults=True):
 
 
 class PairMemory:
-    """Reads what earlier processes kept about a loaded pair, and keeps what this one sees.
+    """Makes the policies of a loaded pair with what earlier processes kept about it, and keeps what this one sees.
 
     Args:
+        owner: when it goes, or the process ends, what was seen is kept.
         llm: the loaded target.
         sides: its draft and companion, in this order, as far as it has them.
+        length, more: of `Policies`.
     """
 
-    def __init__(self, llm: Any, sides: Sequence[SideFile]) -> None:
+    def __init__(
+        self, owner: object, llm: Any, sides: Sequence[SideFile], length: Length, **more: Any
+    ) -> None:
         self._threads = int(llm.n_threads)
         self._file: Stamp | None = None
         with suppress(PyspecError):
@@ -230,26 +234,21 @@ class PairMemory:
         where = f"{self._threads} threads, {placed(llm)}, {processor()}, {engine_build()}"
         drafts = [stamp(side.path) for side in sides[:1]]
         self._name = f"pair 3, {drafts}, {where}"
-        self._known = self._begun = self._read()
+        self._known = self._read()
         self._watch, self._written = Watch(), perf_counter()
         self.temper = self._known.temper
         """The draft's temperature, as its engine has it now."""
-        self.policies: Policies | None = None
+        self.policies = self._begin(llm, sides, length, **more)
+        weakref.finalize(owner, self.keep)
 
-    def begin(self, llm: Any, sides: Sequence[SideFile], length: Length, **more: Any) -> Policies:
-        """Make the policies, with what is known. more: rule and draw of `Policies`."""
+    def _begin(self, llm: Any, sides: Sequence[SideFile], length: Length, **more: Any) -> Policies:
         known = self._known
         curve = prior_curve(llm, sides, known.target.get(1, 0.0))
         curve.begin_with(known.target, known.draft if sides else {})
         weight = 0.5 ** (max(0.0, _today() - known.day) / _HALF_LIFE)
         taught = {name: seen.aged(weight) for name, seen in known.kinds.items()}
         learned, companion = prior_learned(sides), len(sides) > 1
-        self.policies = Policies(length, curve, learned, companion=companion, taught=taught, **more)
-        return self.policies
-
-    def kept_by(self, owner: object) -> None:
-        """Keep what is seen when `owner` goes, or the process ends."""
-        weakref.finalize(owner, self.keep)
+        return Policies(length, curve, learned, companion=companion, taught=taught, **more)
 
     def keep_now_and_then(self) -> None:
         """Keep what was seen so far, once a minute: a server may run for weeks, and be killed."""
@@ -258,7 +257,7 @@ class PairMemory:
 
     def keep(self) -> None:
         """Write what was seen; failures are ignored, since answers do not depend on it."""
-        if sys.is_finalizing() or self.policies is None or self._file is None:
+        if sys.is_finalizing() or self._file is None:
             return
         self._written = perf_counter()
         if not (taught := self.policies.taught()):

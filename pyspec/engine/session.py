@@ -193,10 +193,9 @@ class Drafts:
         parts.remember(self._memory)
         assembly = Assembly(llm, parts, self._options)
         llm._session = Session(assembly)  # noqa: SLF001 - it is closed with `llm` from here on
-        llm.pair_memory = kept = PairMemory(llm, assembly.sides)
-        kept.kept_by(llm)
-        llm.policies = kept.begin(llm, assembly.sides, self._length)
-        llm.curve, assembly.engine.temper = llm.policies.curve, kept.temper
+        llm.pair_memory = kept = PairMemory(llm, llm, assembly.sides, self._length)
+        llm.policies, assembly.engine.temper = kept.policies, kept.temper
+        llm.curve = llm.policies.curve
         for note in assembly.notes:
             llm.note(note)
 
