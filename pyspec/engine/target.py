@@ -102,7 +102,9 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         overrides = check_overrides(kwargs.get("kv_overrides"))
         if not vocab_only:
             refuse_other_kinds(Path(model_path), embedding=embedding, overrides=dict(overrides))
-        self.adapts_threads = _settle(kwargs)
+        self.adapts_threads = not (kwargs.get("n_threads") or kwargs.get("n_threads_batch"))
+        kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
+        kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
         self.has_head = head and has_head(Path(model_path))
         self._most_positions = most_positions(Path(model_path))
         kwargs |= self._sizes(Path(model_path), kwargs)
@@ -128,7 +130,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self._hidden: dict[str, str] | None = {}
         renderer = self._load_and_render(model_path, kwargs)
         # garbage collection finalises in any order: keep model and context alive until this object has closed itself
-        weakref.finalize(self, _let_go, self._model, self._ctx).atexit = False
+        weakref.finalize(self, lambda *_: None, self._model, self._ctx).atexit = False
         self.remembers = vocab_only or bool(llama_cpp.llama_get_memory(self.ctx))
         if not self.remembers and not embedding:
             raise no_decoder(Path(model_path))
@@ -343,14 +345,6 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             self.chat_format = f"chat_template.{DEFAULT}"
 
 
-def _settle(kwargs: dict[str, Any]) -> bool:
-    """Set threads if none are named; returns whether none were."""
-    unnamed = not (kwargs.get("n_threads") or kwargs.get("n_threads_batch"))
-    kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
-    kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
-    return unnamed
-
-
 def _adapter_of(kwargs: Mapping[str, Any]) -> tuple[str, float] | None:
     """File and scale of the LoRA adapter, if there is one. Raises ModelError if it is invalid."""
     path = kwargs.get("lora_path")
@@ -358,7 +352,3 @@ def _adapter_of(kwargs: Mapping[str, Any]) -> tuple[str, float] | None:
         return None
     check_adapter(path)
     return str(Path(path).absolute()), float(kwargs.get("lora_scale", 1.0))
-
-
-def _let_go(*_owned: object) -> None:
-    """Do nothing: as arguments, model and context live until the object is collected."""
