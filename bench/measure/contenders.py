@@ -98,7 +98,7 @@ class Ours:
         sampling = mode.sampling(Sampling(temperature=temperature))
         self.name = mode.name
         self.exact = mode.exact and sampling.draw != "apart"
-        rule = AnswerOptions(sampling, mode.speculation).rule(llm.verification)
+        rule = AnswerOptions(sampling, mode.speculation).settled(llm.verification).rule
         self.policy = llm.policies.new(mode.speculation.length, rule, sampling.draw)
 
     def forget(self) -> None:

@@ -60,7 +60,7 @@ class Answer:
 
     def begin(self, contexts: Any) -> None:
         """Create the sampler and the run, in `Contexts`. Raises OptionError or InputError for invalid sampler options."""
-        self.options = self.options.seeded()
+        self.options = self.options.settled()
         self.run, self._chain = self.options.begin(self.tokens, contexts.target)
         self.begun, self.start, self._seen = True, monotonic(), len(self.tokens)
         if self.options.prompt_rows:

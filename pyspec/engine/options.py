@@ -100,51 +100,49 @@ class AnswerOptions:
         return cls(**more) if options is None else cls(options, **more)
 
     def block(
-        self,
-        tally: Tally,
-        report: Mapping[str, Any],
-        drafts: tuple[str, str],
-        own: Verification = _STRICT,
+        self, tally: Tally, report: Mapping[str, Any], drafts: tuple[str, str]
     ) -> dict[str, Any]:
         """The `speculation` block of a result, the same in every interface.
 
-        report: a `speculation_report`. drafts: names of draft and companion. own: the rule if the call names none.
+        report: a `speculation_report`. drafts: names of draft and companion.
         """
         draft, companion = drafts if self.speculation.enabled else ("none", "none")
         return {
             **tally.as_dict(),
             **self.sampling.published,
-            "verification": self.rule(own).name,
+            "verification": self.rule.name,
             "draft": draft,
             "companion": companion,
             **report,
         }
 
-    def rule(self, own: Verification = _STRICT) -> Verification:
-        """The rule in force; own: the rule if the call names none."""
-        return _STRICT if self.shaped else self.speculation.verification or own
+    @property
+    def rule(self) -> Verification:
+        """The rule in force."""
+        return _STRICT if self.shaped else self.speculation.verification or _STRICT
 
-    def seeded(self) -> AnswerOptions:
-        """A copy with a seed that can be reported, if a random one was asked for."""
-        return replace(self, sampling=self.sampling.seeded())
+    def settled(self, own: Verification = _STRICT) -> AnswerOptions:
+        """A copy with the rule `own` if none is named, and with a seed that can be reported if a random one was asked for."""
+        named = self.speculation.verification or own
+        speculation = replace(self.speculation, verification=named)
+        return replace(self, speculation=speculation, sampling=self.sampling.seeded())
 
     def begin(
         self,
         tokens: Sequence[int],
         target: Any,
-        own: Verification = _STRICT,
         hook: ProcessorHook | None = None,
     ) -> tuple[Run, Any]:
         """Make the `Run` of an answer, on sequence 0, and what `build_chain` makes, to be closed after it.
 
-        own: the rule if the call names none. hook: logits processors. Raises InputError or OptionError.
+        hook: logits processors. Raises InputError or OptionError.
         """
         from pyspec._lib import address  # noqa: PLC0415 - --help needs no engine
         from pyspec.engine.handle import Gate  # noqa: PLC0415
         from pyspec.engine.round import UNLIMITED, Run  # noqa: PLC0415
         from pyspec.sampling.chain import build_chain  # noqa: PLC0415
 
-        most, sampling, rule = self.max_tokens, self.sampling, self.rule(own)
+        most, sampling, rule = self.max_tokens, self.sampling, self.rule
         budget = None if self.reasoning is None else self.reasoning.budget(target.speech, tokens)
         chain = build_chain(sampling, target, self.grammar, hook, tokens, budget)
         run = Run(

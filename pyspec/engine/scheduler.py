@@ -188,7 +188,7 @@ class Scheduler:
     def _forget(self, seq: int) -> None:
         """Reset the policies' and the drafter's state of a sequence for its new text."""
         drafter, answer = self._contexts.drafter, self.active[seq]
-        self._policies.begin_sequence(seq, answer.options.rule(), answer.options.sampling.draw)
+        self._policies.begin_sequence(seq, answer.options.rule, answer.options.sampling.draw)
         if drafter is not None:
             drafter.begin(seq, answer.owner)
             if answer.predicted:

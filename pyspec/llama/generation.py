@@ -90,9 +90,9 @@ class Answering:
         if llm.context_text.sees(tokens):  # a draft model does not, and would seldom be right
             looks_up = options.drafting in ("all", "lookup")
             options = replace(options, drafting="lookup" if looks_up else "nothing")
-        self._options = options = options.seeded()
-        self._run, self._chain = options.begin(tokens, llm, llm.verification, self._hook)
-        key = options.speculation.length, options.rule(llm.verification), options.sampling.draw
+        self._options = options = options.settled(llm.verification)
+        self._run, self._chain = options.begin(tokens, llm, self._hook)
+        key = options.speculation.length, options.rule, options.sampling.draw
         self._policy = options.policy or llm.policies.of(*key)
         self._run.rows = llm.begin_rows(tokens, options, session.engine)
         self._policy.begin_answer()
@@ -116,8 +116,7 @@ class Answering:
         llm.context_text.adopt(session.tokens, session.held, llm.decoded)
         if session.tokens is self._run.tokens and (statistics := session.statistics) is not None:
             report = statistics.report(self._policy)
-            names = session.assembly.names
-            block = self._options.block(statistics.tally, report, names, llm.verification)
+            block = self._options.block(statistics.tally, report, session.assembly.names)
             llm.last_speculation = SpeculationBlock(block)
             llm.note(session.assembly.hint())
             llm.last_timings = {"load_ms": round(llm.load_ms, 2), **block["timings"]}
