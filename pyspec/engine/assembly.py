@@ -283,7 +283,10 @@ class Assembly:
         except BaseException:
             self.close()  # the exception keeps the engine alive for longer than the contexts
             raise
-        self.threads = self._threads()
+        contexts = [self._target.ctx, *(model.context for model in self.models)]
+        self.threads = None
+        if self._target.adapts_threads:
+            self.threads = Threads(contexts, int(self._target.n_threads), Watch(near=True))
         self.loop = Loop(
             self.engine,
             self.n_ctx,
@@ -295,12 +298,6 @@ class Assembly:
             longest=longest_draft(self._target),
             adapt_threads=None if self.threads is None else self.threads.adapt,
         )
-
-    def _threads(self) -> Threads | None:
-        if not self._target.adapts_threads:
-            return None
-        contexts = [self._target.ctx, *(model.context for model in self.models)]
-        return Threads(contexts, int(self._target.n_threads), Watch(near=True))
 
     def _attach(self) -> None:
         target = self._target
