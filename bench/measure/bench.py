@@ -100,7 +100,7 @@ def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
 
 def _curves(llm: SpeculativeLlama) -> dict[str, list[float]]:
     """The cost curves as learned during the run, up to 17 rows."""
-    loop, curve = llm.assembly.loop, llm.curve
+    loop, curve = llm.assembly.loop, llm.policies.curve
     wanted = {"target": True, "draft": loop.draft_model, "companion": loop.companion}
     return {name: list(getattr(curve, name).table())[:18] for name in wanted if wanted[name]}
 

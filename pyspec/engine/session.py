@@ -195,7 +195,6 @@ class Drafts:
         llm._session = Session(assembly)  # noqa: SLF001 - it is closed with `llm` from here on
         llm.pair_memory = kept = PairMemory(llm, llm, assembly.sides, self._length)
         llm.policies, assembly.engine.temper = kept.policies, kept.temper
-        llm.curve = llm.policies.curve
         for note in assembly.notes:
             llm.note(note)
 

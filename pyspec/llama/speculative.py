@@ -35,7 +35,6 @@ from pyspec.text.parts import Step
 from pyspec.vocab import piece_reader
 
 if TYPE_CHECKING:
-    from pyspec.draft.costs import CostCurve
     from pyspec.draft.policies import Policies
     from pyspec.engine.assembly import Assembly
     from pyspec.engine.profiles import PairMemory
@@ -109,7 +108,6 @@ class SpeculativeLlama(Mirror):
     """
 
     policies: Policies
-    curve: CostCurve
 
     def __init__(
         self,

@@ -172,10 +172,10 @@ def test_what_decodes_took_is_known_to_the_next_process(tiny_ascii, tmp_path, mo
     monkeypatch.setattr("pyspec.machine.machine.Watch.busy", lambda *_: busy)
     opened = partial(LlamaChat, lambda **_: SpeculativeLlama(tiny_ascii, draft="lookup", **HOW))
     with closing(opened()) as first:
-        assert first.llm.curve.target.seen() == {}
+        assert first.llm.policies.curve.target.seen() == {}
         raw(first, b"abc", OFF, 60)
     with closing(opened()) as second:
-        assert (1 in second.llm.curve.target.seen()) is not busy
+        assert (1 in second.llm.policies.curve.target.seen()) is not busy
 
 
 @pytest.fixture

@@ -137,11 +137,11 @@ def test_times_are_kept_unless_others_used_the_machine(pair, quiet, crowded, kep
     llm = pair()
     teach(llm)
     for _ in range(3):
-        llm.curve.target.observe(1, 3.0)
-        llm.curve.target.observe(3, 5.0)
+        llm.policies.curve.target.observe(1, 3.0)
+        llm.policies.curve.target.observe(3, 5.0)
     quiet[0] = crowded
     llm.close()
-    again = pair().curve.target
+    again = pair().policies.curve.target
     assert (again.time(3) == pytest.approx(5.0, rel=0.05)) is kept
     assert bool(again.seen()) is kept
 
