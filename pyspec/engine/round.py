@@ -88,19 +88,6 @@ class Outage:
         self._length = 8
 
 
-@dataclass(slots=True)
-class _RoundDrafts:
-    """The drafts of a round, one per run, and what they cost: times in ms, steps and rows as in `Outcome`."""
-
-    drafts: list[Draft]
-    t_draft: float = 0.0
-    steps: int = 0
-    t_companion: float = 0.0
-    companion_rows: int = 0
-    companion_read: int = 0
-    caught_up: int = 0
-
-
 class _DraftOrder(NamedTuple):
     """An order for a model's draft: at most `limit` tokens for the i-th run, which stands at `place`."""
 
@@ -210,10 +197,12 @@ class Loop:
             self.engine.couple(run.seq, run.coupling)
         forced = [force(self.engine, run, self._room(run, len(runs))) for run in runs]
         places = [self._place(run, len(runs), forced=n) for run, n in zip(runs, forced)]
-        drafted = self._draft(runs, places, policy) if any(place.room for place in places) else None
-        if drafted is None and not any(forced):
+        drafts, outcome = list[Draft](), None
+        if any(place.room for place in places):
+            drafts, outcome = self._draft(runs, places, policy)
+        if outcome is None and not any(forced):
             return self._plainly(runs, policy, fills, start)
-        drafts = [Draft(run.seq, 0) for run in runs] if drafted is None else drafted.drafts
+        drafts = drafts or [Draft(run.seq, 0) for run in runs]
         chosen = policy.choose(drafts) if _any_drafted(drafts) else [0] * len(runs)
         # a draft kept from an earlier round may be longer than this round's batch allows
         lengths = [
@@ -223,31 +212,20 @@ class Loop:
         before = perf_counter()
         self.engine.verify(_in_order([(run.seq, 0, n) for run, n in zip(runs, lengths)], fills))
         t_verify = 1e3 * (perf_counter() - before)
-        steps, seen = [], []
+        steps, seqs = [], []
         for run, n, draft, by_grammar in zip(runs, lengths, drafts, forced):
             run.gate.judge(looked_up=draft.source == LOOKUP or by_grammar > 0)
-            step, outcome = self._accept(run, n, by_grammar or draft.n)
+            step, seen = self._accept(run, n, by_grammar or draft.n)
             steps.append(step)
             if by_grammar:
-                run.tally.forced += outcome.n_accepted
-            seen.append(SeqOutcome(run.seq, 0, 0) if by_grammar else outcome)
-        if drafted is None:
-            return steps
-        policy.observe(
-            Outcome(
-                seqs=seen,
-                t_verify=t_verify,
-                verify_rows=len(runs) + sum(lengths) + _read(runs, fills),
-                t_draft=drafted.t_draft,
-                draft_steps=drafted.steps,
-                t_companion=drafted.t_companion,
-                companion_rows=drafted.companion_rows,
-                companion_read=drafted.companion_read,
-                caught_up=drafted.caught_up,
-                t_round=1e3 * (perf_counter() - start),
-                depth=max([place.depth for place in places]),
-            )
-        )
+                run.tally.forced += seen.n_accepted
+            seqs.append(SeqOutcome(run.seq, 0, 0) if by_grammar else seen)
+        if outcome is not None:
+            outcome.seqs, outcome.t_verify = seqs, t_verify
+            outcome.verify_rows = len(runs) + sum(lengths) + _read(runs, fills)
+            outcome.t_round = 1e3 * (perf_counter() - start)
+            outcome.depth = max([place.depth for place in places])
+            policy.observe(outcome)
         return steps
 
     def _plainly(
@@ -297,8 +275,8 @@ class Loop:
 
     def _draft(
         self, runs: Sequence[Run], places: Sequence[Place], policy: LengthPolicy
-    ) -> _RoundDrafts | None:
-        """One draft per run, by lookup if it finds something, else by a model; None if neither drafted."""
+    ) -> tuple[list[Draft], Outcome | None]:
+        """One draft per run, by lookup if it finds something, else by a model; and what they took, None if neither drafted."""
         plan = policy.plan(places)
         drafts = [self._look_up(run, place.room) for run, place in zip(runs, places)]
         orders = [
@@ -306,14 +284,16 @@ class Loop:
             for i, (run, place, n) in enumerate(zip(runs, places, plan.lengths))
             if n > 0 and place.room > 0 and drafts[i].n == 0 and self._may_run_model(run)
         ]
-        drafted = _RoundDrafts(drafts)
+        outcome = Outcome([], 0.0, 0)
         if self.draft_model and not self._draft_outage.lasts() and orders:
-            self._try_model(orders, plan, drafted)
-        return drafted if orders or _any_drafted(drafted.drafts) else None
+            self._try_model(orders, plan, drafts, outcome)
+        return drafts, outcome if orders or _any_drafted(drafts) else None
 
-    def _try_model(self, orders: Sequence[_DraftOrder], plan: Plan, drafted: _RoundDrafts) -> None:
+    def _try_model(
+        self, orders: Sequence[_DraftOrder], plan: Plan, drafts: list[Draft], outcome: Outcome
+    ) -> None:
         try:
-            self._run_model(orders, plan, drafted)
+            self._run_model(orders, plan, drafts, outcome)
         except (Cancelled, EngineBusy):
             raise
         except (EngineError, UnsupportedModel) as error:
@@ -355,7 +335,9 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - as above
             self._complain(self.drafter.name if self.drafter else "", error)
 
-    def _run_model(self, orders: Sequence[_DraftOrder], plan: Plan, drafted: _RoundDrafts) -> None:
+    def _run_model(
+        self, orders: Sequence[_DraftOrder], plan: Plan, drafts: list[Draft], outcome: Outcome
+    ) -> None:
         start = perf_counter()
         self.engine.set_stop(plan.floors, plan.table)
         companion = plan.use_companion and self.companion and not self._score_outage.lasts()
@@ -365,18 +347,16 @@ class Loop:
         scored = companion and self._score(seqs)
         end = perf_counter()
         views = [self.engine.drafted(seq) for seq in seqs]
-        drafts = [draft_of(seq, view) for seq, view in zip(seqs, views)]
-        for one, draft in zip(orders, drafts):
-            drafted.drafts[one.i] = draft
-        drafted.t_draft = 1e3 * (middle - start)
-        drafted.steps = max(view.n - view.kept for view in views)
-        drafted.caught_up = sum(view.fed for view in views)
+        for one, view in zip(orders, views):
+            drafts[one.i] = draft_of(one.run.seq, view)
+        outcome.t_draft = 1e3 * (middle - start)
+        outcome.draft_steps = max(view.n - view.kept for view in views)
+        outcome.caught_up = sum(view.fed for view in views)
         if scored:
-            drafted.t_companion = 1e3 * (end - middle)
-            drafted.companion_read = sum(
-                one.place.companion_lag for one, draft in zip(orders, drafts) if draft.n
-            )
-            drafted.companion_rows = drafted.companion_read + sum(draft.n for draft in drafts)
+            outcome.t_companion = 1e3 * (end - middle)
+            read = sum(one.place.companion_lag for one, view in zip(orders, views) if view.n)
+            outcome.companion_read = read
+            outcome.companion_rows = read + sum(view.n for view in views)
 
     def _score(self, seqs: list[int]) -> bool:
         try:
