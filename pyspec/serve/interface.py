@@ -37,7 +37,7 @@ from pyspec.errors import (
 from pyspec.requests.bodies import Body
 from pyspec.serve import ServerSettings
 from pyspec.text.parser import joined
-from pyspec.text.parts import AnswerPart, Piece, RecordResult, Token, TokenLogprobs, is_object
+from pyspec.text.parts import AnswerPart, Piece, RecordResult, Token, TokenLogprobs, object_of
 
 log = logging.getLogger("pyspec")
 
@@ -165,7 +165,7 @@ class AnswerBlock:
     @property
     def whole(self) -> bool:
         """False for a call whose arguments were cut."""
-        return self.kind != "call" or is_object(self.text)
+        return self.kind != "call" or object_of(self.text) is not None
 
 
 class AnswerBlocks:

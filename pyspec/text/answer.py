@@ -51,8 +51,7 @@ class AnswerReader:
     ) -> None:
         self._piece, self._parser, self._forced = piece, parser or AnswerParser(Notation()), forced
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stop = tuple(stop)
-        self._finder = StopFinder(self._stop)
+        self._finder = StopFinder(stop)
         self._begun = parser is None
         self.reasoned = 0  # tokens of reasoning so far
 
@@ -110,8 +109,6 @@ class AnswerReader:
 
     def _stopped(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         """Cut the parts at the first stop string in the content."""
-        if not self._stop:
-            return parts
         made: list[AnswerPart] = []
         for part in parts:
             if part.kind == "content":

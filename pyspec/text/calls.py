@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pyspec.text.parts import AnswerPart, encodable, is_object, properties_of
+from pyspec.text.parts import AnswerPart, encodable, object_of, properties_of
 from pyspec.text.stream import Scan, Scanner, read_near_json
 
 
@@ -69,7 +69,7 @@ class Calls:
     def end(self) -> bool:
         """Complete the open call if its arguments are a JSON object, and return whether they are."""
         text, taken = "".join(self._arguments or ()), self._scanner.taken
-        if not is_object(text):
+        if object_of(text) is None:
             return False
         self.complete += 1
         self._arguments = None

@@ -221,10 +221,6 @@ class WholeAnswer:
         return cls("".join(texts["reasoning"]), "".join(texts["content"]), made)
 
 
-def is_object(text: str) -> bool:
-    return object_of(text) is not None
-
-
 def object_of(text: str) -> dict[str, Any] | None:
     """Parse a text as a JSON object; None if it is not one. Its strings are `encodable`."""
     try:
