@@ -131,9 +131,12 @@ class AnswerMaker:
         sampling, drafting = self._sampling(record), _speculation(record.speculation, settings.rule)
         options = AnswerOptions(sampling, drafting, wanted, stop, grammar=grammar, reasoning=limit)
         need = min(len(tokens) + wanted, self._n_ctx)
+        echo = ""
+        if record.echo:
+            echo = self.text(tokens) if record.prompt is None else record.prompt
         return Answer(
             index, record, tokens, options, reader, need, timeout=settings.timeout, drafts=self._drafts,
-            echo=self._echo(record, tokens) if record.echo else "", predicted=self._predicted(record.prediction),
+            echo=echo, predicted=self._predicted(record.prediction),
         )  # fmt: skip
 
     def count(self, record: Record) -> int:
@@ -144,9 +147,8 @@ class AnswerMaker:
         except ContextOverflow as error:
             return error.need
 
-    def _echo(self, record: Record, tokens: list[int]) -> str:
-        if record.prompt is not None:
-            return record.prompt
+    def text(self, tokens: list[int]) -> str:
+        """The text of tokens, with the names of control tokens. Raises InputError for an id that is none."""
         data: bytes = self._target.tokenizer_.detokenize(tokens, special=True)
         return data.decode("utf-8", "replace")
 

@@ -317,13 +317,13 @@ def tokenize(batch: Batch, body: TokenizeBody) -> dict[str, Any]:
         special=body.parse_special is not False,
     )
     if body.with_pieces:
-        return {"tokens": [{"id": token, "piece": _text(batch, [token])} for token in tokens]}
+        return {"tokens": [{"id": token, "piece": batch.maker.text([token])} for token in tokens]}
     return {"tokens": list(tokens)}
 
 
 def detokenize(batch: Batch, body: DetokenizeBody) -> dict[str, str]:
     """The text of tokens. Raises InputError."""
-    return {"content": _text(batch, body.tokens)}
+    return {"content": batch.maker.text(body.tokens)}
 
 
 Work = tuple[type[Any], Callable[[Batch, Any], dict[str, Any]]]  # a path's body and function
@@ -332,8 +332,3 @@ WORK: dict[str, Work] = {
     "/tokenize": (TokenizeBody, tokenize),
     "/detokenize": (DetokenizeBody, detokenize),
 }
-
-
-def _text(batch: Batch, tokens: list[int]) -> str:
-    data: bytes = batch.target.tokenizer_.detokenize(tokens, special=True)
-    return data.decode("utf-8", "replace")

@@ -20,7 +20,7 @@ from pyspec.batch.run import Batch
 from pyspec.errors import InputError
 from pyspec.gguf.header import facts_of
 from pyspec.machine.files import recall, stamp
-from pyspec.requests.bodies import Body
+from pyspec.requests.bodies import Body, openai_reason
 from pyspec.requests.records import COMPLETION, Record, RequestFields
 from pyspec.serve.interface import PROMPT_TOO_LONG, Choice, Interface, PendingRequest
 from pyspec.text.answer import Speech
@@ -188,7 +188,7 @@ def _end(choice: Choice) -> dict[str, Any]:
     """An answer's finish reason, counts and durations in nanoseconds."""
     result, times = choice.result, choice.block["timings"]
     total, first = (int(1e6 * times[name]) for name in ("total_ms", "first_token_ms"))
-    reason = "length" if result.finish_reason in ("length", "context", "cancelled") else "stop"
+    reason = "length" if openai_reason(result.finish_reason) == "length" else "stop"
     return {
         "done_reason": reason,
         "total_duration": total,

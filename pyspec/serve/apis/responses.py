@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspec.errors import AnswerFailed, ContextOverflow, InputError
-from pyspec.requests.bodies import Body, check_names
+from pyspec.requests.bodies import Body, check_names, openai_reason
 from pyspec.requests.records import Record
 from pyspec.serve.interface import (
     AnswerBlock,
@@ -302,7 +302,7 @@ class ResponseWriter:
 
     def _ended(self, choice: Choice) -> dict[str, Any]:
         result: Result = choice.result
-        cut = result.finish_reason in ("length", "context", "cancelled")
+        cut = openai_reason(result.finish_reason) == "length"
         used, kept = result.usage, result.speculation.get("prompt_kept", 0)
         usage = {
             "input_tokens": used.prompt_tokens,
