@@ -150,12 +150,8 @@ def no_guard(_cancel: object) -> AbstractContextManager[list[int]]:
 def screen(out: io.StringIO | None = None, *, colour: bool = False) -> tuple[Screen, io.StringIO]:
     """A screen whose answers and notes go to one text, in the order they are written."""
     text = out or io.StringIO()
-    console = Console(
-        file=text,
-        highlight=False,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-    )
+    how = "standard" if colour else None
+    console = Console(file=text, highlight=False, force_terminal=colour, color_system=how)
     return Screen(console, console), text
 
 

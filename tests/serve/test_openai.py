@@ -23,16 +23,6 @@ def server(serve_all):
     return serve_all()
 
 
-@pytest.fixture(scope="module")
-def real_server(serve_all, smollm2):
-    return serve_all(smollm2, n_ctx=256, parallel=1, type_k=None, type_v=None)
-
-
-@pytest.fixture
-def real(real_server, client_of):
-    return client_of(real_server)
-
-
 def test_models(client):
     (model,) = client.models.list().data
     assert (model.id, model.meta["n_vocab"] > 32) == ("tiny", True)
@@ -132,28 +122,11 @@ def test_a_seed_gives_one_text_whether_its_prompt_is_read_or_kept(client):
     assert first.choices[0].message.content == second.choices[0].message.content
 
 
-def test_ids_and_descriptions_may_be_null(client):
-    function = {"name": "add", "description": None, "parameters": None}
-    call = {"id": None, "type": "function", "function": {"name": "add", "arguments": "{}"}}
-    tools = [{"type": "function", "function": function}]
-    answer = after(client, call, tools=tools, tool_choice="none")
-    assert answer.usage.completion_tokens == 4
-
-
-def after(client, call, **options):
-    """What is said once a call has its result."""
-    turns = [
-        {"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": call["id"], "content": "1"},
-    ]  # fmt: skip
-    asked = {"model": "tiny", "messages": turns, "max_tokens": 4, **options}
-    return client.chat.completions.create(**asked)
-
-
 JOINED = "a👩‍👧é👍🏽."
 
 
-def test_characters_over_several_tokens_come_whole(real):
+def test_characters_over_several_tokens_come_whole(serve, client_of, smollm2):
+    real = client_of(serve(smollm2, n_ctx=256, parallel=1, type_k=None, type_v=None))
     how = {"extra_body": {"grammar": f'root ::= "{JOINED}"'}, "logprobs": True, "max_tokens": 64}
     whole = chat(real, **how).choices[0]
     chunks = [c.choices[0] for c in chat(real, **how, stream=True) if c.choices]
@@ -264,8 +237,20 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": scripted.D
 def test_tool_that_may_be_called(client):
     answer = chat(client, tools=[TOOL], max_tokens=10).choices[0]
     assert (answer.message.tool_calls, len(answer.message.content) > 0) == (None, True)
-    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
-    assert after(client, call, tools=[TOOL]).usage.completion_tokens == 4
+
+
+@pytest.mark.parametrize(("own", "function", "choice"), [
+    ("1", TOOL["function"], "auto"), (None, {"name": "add", "description": None, "parameters": None}, "none"),
+])  # fmt: skip
+def test_a_call_and_its_result_go_back_though_what_may_be_null_is(client, own, function, choice):
+    made = {"id": own, "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
+    turns = [
+        {"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": own, "content": "1"},
+    ]  # fmt: skip
+    asked = {"tools": [{"type": "function", "function": function}], "tool_choice": choice}
+    answer = client.chat.completions.create(model="tiny", messages=turns, max_tokens=4, **asked)
+    assert answer.usage.completion_tokens == 4
 
 
 FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": scripted.DIGIT}}
