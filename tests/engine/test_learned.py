@@ -185,13 +185,10 @@ def test_the_draft_draws_as_it_learned_to(pair):
     assert pair().assembly.engine.temper == 2
 
 
-@pytest.mark.parametrize(
-    "fact",
-    [
-        "", "{", "[]", "{}", "[" * 5000, '{"kinds": {"strict greedy": {}}}', '{"temper": 9}',
-        '{"target": {"1": -1.0}}', '{"draft": {"0": 1.0}}', '{"day": 1e300}', '{"kinds": 5}',
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("fact", [
+    "", "{", "[]", "{}", "[" * 5000, '{"kinds": {"strict greedy": {}}}', '{"temper": 9}',
+    '{"target": {"1": -1.0}}', '{"draft": {"0": 1.0}}', '{"day": 1e300}', '{"kinds": 5}',
+])  # fmt: skip
 def test_what_is_damaged_is_nothing(pair, fact):
     llm = pair()
     teach(llm)

@@ -162,15 +162,12 @@ def test_end_is_never_relaxed(open_llama, tiny_folder, tiny_target):
     assert (answer.ids, answer.finish_reason) == (plain.ids[: at + 1], "stop")
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"repeat_penalty": 1.2},
-        {"presence_penalty": 0.1},
-        {"logit_bias": {5: 0.1}},
-        {"mirostat_mode": 2},
-    ],
-)
+@pytest.mark.parametrize("shape", [
+    {"repeat_penalty": 1.2},
+    {"presence_penalty": 0.1},
+    {"logit_bias": {5: 0.1}},
+    {"mirostat_mode": 2},
+])  # fmt: skip
 def test_shaped_rows_are_never_relaxed(seconds, shape):
     llm, answer = seconds(sampling=Sampling(temperature=0.8, seed=1, **shape))
     assert "r" not in answer.flags

@@ -71,14 +71,10 @@ def test_22_context_fills_a_command(tiny_ascii, asked, name):
     assert len(answer.removesuffix("\n")) >= n_ctx - 60
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"n_ctx": 2**31 - 1}, {"n_ctx": 99_999_999_999}, {"n_ctx": -5}, {"n_threads": 20_000}, {"n_threads": -1},
-        {"n_gpu_layers": -5}, {"n_batch": 0}, {"draft_n_gpu_layers": -7},
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("option", [
+    {"n_ctx": 2**31 - 1}, {"n_ctx": 99_999_999_999}, {"n_ctx": -5}, {"n_threads": 20_000}, {"n_threads": -1},
+    {"n_gpu_layers": -5}, {"n_batch": 0}, {"draft_n_gpu_layers": -7},
+], ids=str)  # fmt: skip
 def test_23_ranges_of_the_class(option, tiny_ascii):
     with pytest.raises(OptionError, match=next(iter(option))):
         load(tiny_ascii, **option)

@@ -32,20 +32,17 @@ def test_a_sound_table():
     assert fault_of(table({0: ROOT << 10})) == ""
 
 
-@pytest.mark.parametrize(
-    ("bad", "named"),
-    [
-        (b"", "too short"), (SOUND[:4], "too short"), (SOUND[:-6], "before its texts"),
-        (SOUND[:-5], "before its texts"), (SOUND[:-1], "no end"),
-        (struct.pack("<I", 2**32 - 1) + SOUND[4:], "before its texts"),
-        (table({0: 2000 << 10}), "beyond"),
-        (table({0: ROOT << 10, **step(ROOT, 97, 1 << 20)}), "beyond"),
-        (table({0: ROOT << 10, **step(ROOT, 97, 512, ends=True), 512: 1 << 31 | 1}), ""),
-        (table({0: ROOT << 10, **step(ROOT, 97, 512, ends=True), 512: 1 << 31 | 2}), "no end"),
-        (table({0: ROOT << 10, **step(ROOT, 97, ROOT)}), f"more than {DEEPEST}"),
-        (bytes(2 << 20), "larger"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("bad", "named"), [
+    (b"", "too short"), (SOUND[:4], "too short"), (SOUND[:-6], "before its texts"),
+    (SOUND[:-5], "before its texts"), (SOUND[:-1], "no end"),
+    (struct.pack("<I", 2**32 - 1) + SOUND[4:], "before its texts"),
+    (table({0: 2000 << 10}), "beyond"),
+    (table({0: ROOT << 10, **step(ROOT, 97, 1 << 20)}), "beyond"),
+    (table({0: ROOT << 10, **step(ROOT, 97, 512, ends=True), 512: 1 << 31 | 1}), ""),
+    (table({0: ROOT << 10, **step(ROOT, 97, 512, ends=True), 512: 1 << 31 | 2}), "no end"),
+    (table({0: ROOT << 10, **step(ROOT, 97, ROOT)}), f"more than {DEEPEST}"),
+    (bytes(2 << 20), "larger"),
+])  # fmt: skip
 def test_tables_that_llama_cpp_ends_the_process_for(bad, named):
     assert named in fault_of(bad) if named else fault_of(bad) == ""
 

@@ -38,34 +38,31 @@ def with_words(*words):
 SPLIT = {"split.no": (U16, 0), "split.count": (U16, 2)}
 
 
-@pytest.mark.parametrize(
-    ("entries", "named"),
-    [
-        *(({"llama.block_count": (U32, n)}, f"block_count is {n}") for n in (0, 513, 2**20, 2**32 - 1)),
-        ({"llama.block_count": (STR, "1")}, "block_count"),
-        ({"llama.block_count": (F32, 1.0)}, "block_count"),
-        ({"llama.attention.head_count": (U32, 0)}, "head_count is 0"),
-        ({"llama.attention.head_count": (ARR, (U32, [0, 0]))}, "head_count is 0"),
-        ({"general.architecture": (STR, "")}, "architecture is missing"),
-        ({"general.architecture": (U32, 1)}, "architecture is missing"),
-        ({"tokenizer.ggml.tokens": (STR, "x")}, "not a list of strings"),
-        ({"tokenizer.ggml.tokens": (ARR, (U32, [1]))}, "not a list of strings"),
-        ({"tokenizer.ggml.scores": (ARR, (F32, [0.0]))}, "scores is shorter"),
-        ({"tokenizer.ggml.token_type": (ARR, (I32, [1]))}, "token_type is shorter"),
-        ({"llama.shortconv.l_cache": (U32, 2**32 - 1)}, "recurrent state"),
-        ({"llama.wkv.head_size": (U32, 2**31)}, "recurrent state"),
-        # each group of a Mamba 2 has an input and an output: with one of them, this would be just within the limit
-        ({"llama.ssm.conv_kernel": (U32, 1 << 6), "llama.ssm.state_size": (U32, 1 << 10),
-          "llama.ssm.group_count": (U32, 1 << 10)}, f"{1 << 27} numbers"),
-        ({"split.count": (U16, 5000)}, "split.count is 5000"),
-        ({"split.count": (STR, "2")}, "split.count"),
-        ({**SPLIT, "split.prefix": (STR, "../../etc/passwd")}, "holds a path"),
-        ({**SPLIT, "general.name": (STR, "../../etc/passwd")}, "holds a path"),
-        (with_words("a", "b", "a"), "tokens 0 and 2 are the same"),
-        (with_words("a\0x", "a\0y"), "tokens 0 and 1 are the same"),
-        (with_words("", "[EMPTY_0]"), "tokens 0 and 1 are the same"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("entries", "named"), [
+    *(({"llama.block_count": (U32, n)}, f"block_count is {n}") for n in (0, 513, 2**20, 2**32 - 1)),
+    ({"llama.block_count": (STR, "1")}, "block_count"),
+    ({"llama.block_count": (F32, 1.0)}, "block_count"),
+    ({"llama.attention.head_count": (U32, 0)}, "head_count is 0"),
+    ({"llama.attention.head_count": (ARR, (U32, [0, 0]))}, "head_count is 0"),
+    ({"general.architecture": (STR, "")}, "architecture is missing"),
+    ({"general.architecture": (U32, 1)}, "architecture is missing"),
+    ({"tokenizer.ggml.tokens": (STR, "x")}, "not a list of strings"),
+    ({"tokenizer.ggml.tokens": (ARR, (U32, [1]))}, "not a list of strings"),
+    ({"tokenizer.ggml.scores": (ARR, (F32, [0.0]))}, "scores is shorter"),
+    ({"tokenizer.ggml.token_type": (ARR, (I32, [1]))}, "token_type is shorter"),
+    ({"llama.shortconv.l_cache": (U32, 2**32 - 1)}, "recurrent state"),
+    ({"llama.wkv.head_size": (U32, 2**31)}, "recurrent state"),
+    # each group of a Mamba 2 has an input and an output: with one of them, this would be just within the limit
+    ({"llama.ssm.conv_kernel": (U32, 1 << 6), "llama.ssm.state_size": (U32, 1 << 10),
+      "llama.ssm.group_count": (U32, 1 << 10)}, f"{1 << 27} numbers"),
+    ({"split.count": (U16, 5000)}, "split.count is 5000"),
+    ({"split.count": (STR, "2")}, "split.count"),
+    ({**SPLIT, "split.prefix": (STR, "../../etc/passwd")}, "holds a path"),
+    ({**SPLIT, "general.name": (STR, "../../etc/passwd")}, "holds a path"),
+    (with_words("a", "b", "a"), "tokens 0 and 2 are the same"),
+    (with_words("a\0x", "a\0y"), "tokens 0 and 1 are the same"),
+    (with_words("", "[EMPTY_0]"), "tokens 0 and 1 are the same"),
+])  # fmt: skip
 def test_contradiction_is_refused(entries, named, tmp_path):
     made = tiny_llama()
     made.kv |= entries
@@ -73,15 +70,12 @@ def test_contradiction_is_refused(entries, named, tmp_path):
         read_header(write(tmp_path, made, "m-00001-of-00002.gguf"))
 
 
-@pytest.mark.parametrize(
-    ("entries", "n_vocab"),
-    [
-        (with_words("", "", "a"), 3),  # llama.cpp names empty tokens by their id
-        # a state-space model has no heads, and in a list of head counts some layers may have none
-        ({"llama.attention.head_count": (U32, 0), "llama.ssm.state_size": (U32, 16)}, 263),
-        ({"llama.attention.head_count": (ARR, (U32, [0, 2]))}, 263),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("entries", "n_vocab"), [
+    (with_words("", "", "a"), 3),  # llama.cpp names empty tokens by their id
+    # a state-space model has no heads, and in a list of head counts some layers may have none
+    ({"llama.attention.head_count": (U32, 0), "llama.ssm.state_size": (U32, 16)}, 263),
+    ({"llama.attention.head_count": (ARR, (U32, [0, 2]))}, 263),
+])  # fmt: skip
 def test_what_only_looks_like_a_contradiction(entries, n_vocab, tmp_path):
     made = tiny_llama()
     made.kv |= entries
@@ -162,22 +156,19 @@ def test_a_file_without_heads_has_flash_attention(tiny_recurrent):
     assert flash_pays(None, 512, 1)
 
 
-@pytest.mark.parametrize(
-    ("arch", "keys", "window"),
-    [
-        ("gemma3", {"sliding_window": 512}, Window(512, pytest.approx(5 / 6))),
-        ("gemma3", {}, Window()),
-        ("gemma3", {"sliding_window": 0}, Window()),
-        (
-            "gemma4",
-            {"sliding_window": 512, "sliding_window_pattern": [True, True, False, True]},
-            Window(512, 0.75),
-        ),
-        ("gpt-oss", {"sliding_window": 128, "sliding_window_pattern": 4}, Window(128, 0.75)),
-        ("phi3", {"sliding_window": 2047}, Window()),
-        ("llama", {"sliding_window": 4096}, Window()),
-    ],
-)
+@pytest.mark.parametrize(("arch", "keys", "window"), [
+    ("gemma3", {"sliding_window": 512}, Window(512, pytest.approx(5 / 6))),
+    ("gemma3", {}, Window()),
+    ("gemma3", {"sliding_window": 0}, Window()),
+    (
+        "gemma4",
+        {"sliding_window": 512, "sliding_window_pattern": [True, True, False, True]},
+        Window(512, 0.75),
+    ),
+    ("gpt-oss", {"sliding_window": 128, "sliding_window_pattern": 4}, Window(128, 0.75)),
+    ("phi3", {"sliding_window": 2047}, Window()),
+    ("llama", {"sliding_window": 4096}, Window()),
+])  # fmt: skip
 def test_windows_are_the_headers(tmp_path, arch, keys, window):
     path = tmp_path / "windows.gguf"
     kv = {"general.architecture": (STR, arch)}

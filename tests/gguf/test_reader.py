@@ -119,18 +119,15 @@ def broken(folder, change):
     return path
 
 
-@pytest.mark.parametrize(
-    ("head", "named"),
-    [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs pointer.*git lfs pull"),
-        (b"\n<!DOCTYPE html><html><body>Sign in</body></html>", "web page.*/resolve/"),
-        (b"<html>Sign in</html>\r\n", "web page.*/resolve/"),
-        (b"PK\x03\x04" + bytes(40), "compressed file"),
-        (struct.pack("<Q", 99) + b'{"__metadata__": {"format": "pt"}}', "safetensors"),
-        (b"ordinary words, nothing else", "begins with b'ordi'"),
-        *((raw, "not a GGUF v2/v3 file") for raw in (b"", b"GGUF", b"\0" * 100, os.urandom(4096))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("head", "named"), [
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs pointer.*git lfs pull"),
+    (b"\n<!DOCTYPE html><html><body>Sign in</body></html>", "web page.*/resolve/"),
+    (b"<html>Sign in</html>\r\n", "web page.*/resolve/"),
+    (b"PK\x03\x04" + bytes(40), "compressed file"),
+    (struct.pack("<Q", 99) + b'{"__metadata__": {"format": "pt"}}', "safetensors"),
+    (b"ordinary words, nothing else", "begins with b'ordi'"),
+    *((raw, "not a GGUF v2/v3 file") for raw in (b"", b"GGUF", b"\0" * 100, os.urandom(4096))),
+])  # fmt: skip
 def test_another_file_under_a_models_name_is_named(tmp_path, head, named):
     """As a clone without git-lfs or a browser leaves it, with what to do; or nothing that is known."""
     path = tmp_path / "model.gguf"
@@ -196,13 +193,10 @@ def test_last_byte_counts(tmp_path, tiny_bytes):
 
 
 @pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize(
-    ("name", "error", "named"),
-    [
-        ("absent.gguf", ModelNotFound, "absent"), ("", ModelUnreadable, "is a folder"), ("a\0b", ModelError, None),
-        ("tiny.gguf/inside", ModelError, None), ("x" * 5000, ModelError, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "error", "named"), [
+    ("absent.gguf", ModelNotFound, "absent"), ("", ModelUnreadable, "is a folder"), ("a\0b", ModelError, None),
+    ("tiny.gguf/inside", ModelError, None), ("x" * 5000, ModelError, None),
+])  # fmt: skip
 def test_what_is_no_file(name, error, named, tmp_path):
     with pytest.raises(error, match=named):
         read_header(tmp_path / name)

@@ -90,20 +90,17 @@ def large(architecture, n_vocab, marks, before="", name=""):
     return Facts(architecture, "Q4_K_M", name, n_vocab, words, 4_700_000_000)
 
 
-@pytest.mark.parametrize(
-    ("facts", "wanted"),
-    [
-        (large("qwen2", 152064, QWEN), "Qwen2.5-0.5B"),
-        (large("qwen3", 151936, QWEN | THINKING), "Qwen3-0.6B"),
-        (large("qwen35", 248320, {}), "Qwen3.5-0.8B"),
-        (large("llama", 128256, LLAMA | {128010: "<|python_tag|>"}), "Llama-3.2-1B"),
-        (large("gemma3", 262208, {}, GEMMA), "gemma-3-270m"),
-        (large("llama", 131072, {3: "[INST]", 17: "[SYSTEM_PROMPT]"}), "Mistral-Small"),
-        (large("deepseek2", 129280, DEEPSEEK), "DeepSeek-R1-DRAFT"),
-        (large("qwen2", 152064, DISTILLED), "DeepSeek-R1-Distill-Qwen-1.5B"),
-        (large("glm4moe", 151552, {}), "GLM-4.5-DRAFT"),
-    ],
-)
+@pytest.mark.parametrize(("facts", "wanted"), [
+    (large("qwen2", 152064, QWEN), "Qwen2.5-0.5B"),
+    (large("qwen3", 151936, QWEN | THINKING), "Qwen3-0.6B"),
+    (large("qwen35", 248320, {}), "Qwen3.5-0.8B"),
+    (large("llama", 128256, LLAMA | {128010: "<|python_tag|>"}), "Llama-3.2-1B"),
+    (large("gemma3", 262208, {}, GEMMA), "gemma-3-270m"),
+    (large("llama", 131072, {3: "[INST]", 17: "[SYSTEM_PROMPT]"}), "Mistral-Small"),
+    (large("deepseek2", 129280, DEEPSEEK), "DeepSeek-R1-DRAFT"),
+    (large("qwen2", 152064, DISTILLED), "DeepSeek-R1-Distill-Qwen-1.5B"),
+    (large("glm4moe", 151552, {}), "GLM-4.5-DRAFT"),
+])  # fmt: skip
 def test_families_are_known(facts, wanted):
     """A 7B model of each family has a draft to fetch, the smallest first, those of unknown size last."""
     found = known_drafts(facts, load_manifest())
@@ -112,40 +109,34 @@ def test_families_are_known(facts, wanted):
     assert sizes == sorted(sizes)
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        pytest.param(large("llama", 32000, {}), id="an older llama"),
-        pytest.param(large("llama", 128256, LLAMA | {128010: "<|reserved_special_token_5|>"}), id="Llama 3.0"),
-        pytest.param(large("llama", 128256, {128000: "<begin of sentence>"}), id="R1 distilled to Llama"),
-        pytest.param(large("qwen2", 152064, {151643: "<end of sentence>"}), id="other words in Qwen 2.5's place"),
-        pytest.param(large("deepseek2", 163840, {}, name="Kimi K2.7 Code"), id="a Kimi whose tokens are others"),
-        pytest.param(large("glm4", 151552, {}), id="GLM-4 has fewer tokens than GLM-4.5"),
-        pytest.param(large("qwen2", 152064, QWEN | THINKING), id="QwQ"),
-        pytest.param(large("llama", 131072, {3: "[INST]", 17: "<SPECIAL_17>"}), id="Mistral Nemo"),
-        pytest.param(large("gemma3", 262208, {}, "another"), id="other words of that size"),
-        pytest.param(large("deepseek2", 102400, DEEPSEEK), id="DeepSeek V2"),
-        pytest.param(large("gpt-oss", 201088, {}), id="a head is made for one size, which no name tells"),
-        pytest.param(large("gemma4", 262144, {}, name="Gemma 4 7B"), id="a size without a head"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("facts", [
+    pytest.param(large("llama", 32000, {}), id="an older llama"),
+    pytest.param(large("llama", 128256, LLAMA | {128010: "<|reserved_special_token_5|>"}), id="Llama 3.0"),
+    pytest.param(large("llama", 128256, {128000: "<begin of sentence>"}), id="R1 distilled to Llama"),
+    pytest.param(large("qwen2", 152064, {151643: "<end of sentence>"}), id="other words in Qwen 2.5's place"),
+    pytest.param(large("deepseek2", 163840, {}, name="Kimi K2.7 Code"), id="a Kimi whose tokens are others"),
+    pytest.param(large("glm4", 151552, {}), id="GLM-4 has fewer tokens than GLM-4.5"),
+    pytest.param(large("qwen2", 152064, QWEN | THINKING), id="QwQ"),
+    pytest.param(large("llama", 131072, {3: "[INST]", 17: "<SPECIAL_17>"}), id="Mistral Nemo"),
+    pytest.param(large("gemma3", 262208, {}, "another"), id="other words of that size"),
+    pytest.param(large("deepseek2", 102400, DEEPSEEK), id="DeepSeek V2"),
+    pytest.param(large("gpt-oss", 201088, {}), id="a head is made for one size, which no name tells"),
+    pytest.param(large("gemma4", 262144, {}, name="Gemma 4 7B"), id="a size without a head"),
+])  # fmt: skip
 def test_another_family_has_none_of_theirs(facts):
     """Architecture and size are not enough: llama.cpp's test would refuse the pair once it is here."""
     assert known_drafts(facts, load_manifest()) == []
 
 
-@pytest.mark.parametrize(
-    ("facts", "wanted"),
-    [
-        (large("deepseek2", 163840, {}, name="Kimi K2 Instruct 0905"), ["Kimi-K2-Instruct-DRAFT"]),
-        (large("deepseek2", 129280, DEEPSEEK, name="DeepSeek V3 0324"), ["DeepSeek-V3-DRAFT"]),
-        (large("deepseek2", 129280, DEEPSEEK, name="DeepSeek R1 0528"), ["DeepSeek-R1-DRAFT-0.6B"]),
-        (large("qwen3moe", 151936, QWEN | THINKING, name="Qwen3 Coder 30B A3B"), ["Qwen3-Coder"]),
-        (large("gpt-oss", 262144, {}, name="gpt-oss-20b"), ["eagle3-gpt-oss-20b", None]),
-        (large("gemma4", 262144, {}, name="Gemma 4 26B A4B It"), ["mtp-gemma-4-26B-A4B", "dflash-gemma-4-26B-A4B", None]),
-        (large("gemma4", 262144, {}, name="gemma-4-E4B-it"), ["mtp-gemma-4-E4B", None]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("facts", "wanted"), [
+    (large("deepseek2", 163840, {}, name="Kimi K2 Instruct 0905"), ["Kimi-K2-Instruct-DRAFT"]),
+    (large("deepseek2", 129280, DEEPSEEK, name="DeepSeek V3 0324"), ["DeepSeek-V3-DRAFT"]),
+    (large("deepseek2", 129280, DEEPSEEK, name="DeepSeek R1 0528"), ["DeepSeek-R1-DRAFT-0.6B"]),
+    (large("qwen3moe", 151936, QWEN | THINKING, name="Qwen3 Coder 30B A3B"), ["Qwen3-Coder"]),
+    (large("gpt-oss", 262144, {}, name="gpt-oss-20b"), ["eagle3-gpt-oss-20b", None]),
+    (large("gemma4", 262144, {}, name="Gemma 4 26B A4B It"), ["mtp-gemma-4-26B-A4B", "dflash-gemma-4-26B-A4B", None]),
+    (large("gemma4", 262144, {}, name="gemma-4-E4B-it"), ["mtp-gemma-4-E4B", None]),
+])  # fmt: skip
 def test_what_was_made_for_a_model_goes_first(facts, wanted):
     """None: nothing else is known, since heads are for one size."""
     found = [each.name for each in known_drafts(facts, load_manifest())]

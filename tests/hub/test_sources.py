@@ -64,22 +64,19 @@ def test_good_manifest_is_read(tmp_path):
     assert [e.name for e in load_manifest(manifest(tmp_path, GOOD)).model] == ["toy"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "named"),
-    [
-        ("format = 1", "format = 2", "format"), ("format = 1", "format =", "damaged"),
-        ('"target"', '"captain"', "captain"), ("size = 1", "size = 0", "no size"),
-        ("size = 1", 'size = "1"', "size"), ("0" * 64, "0" * 63, "no sha256"), ('licence = "MIT"', "", "licence"),
-        ('licence = "MIT"', 'licence = "MIT"\ncolour = "red"', "colour"),
-        ('file = "toy.gguf"', 'file = "../toy.gguf"', r"\.\./toy"),
-        ('file = "toy.gguf"', 'file = "/toy.gguf"', "/toy"),
-        ('name = "toy"', 'name = "to/y"', "default target|characters"),
-        ('default_target = "toy"', 'default_target = "x"', "default target"),
-        ('kind = "shipped"', 'kind = "post"', "post"),
-        ('kind = "shipped"', 'kind = "pypi-wheel", parts = []', "no wheel"),
-        ("size = 1", 'convert = "q9"\nsize = 1', "q9"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("old", "new", "named"), [
+    ("format = 1", "format = 2", "format"), ("format = 1", "format =", "damaged"),
+    ('"target"', '"captain"', "captain"), ("size = 1", "size = 0", "no size"),
+    ("size = 1", 'size = "1"', "size"), ("0" * 64, "0" * 63, "no sha256"), ('licence = "MIT"', "", "licence"),
+    ('licence = "MIT"', 'licence = "MIT"\ncolour = "red"', "colour"),
+    ('file = "toy.gguf"', 'file = "../toy.gguf"', r"\.\./toy"),
+    ('file = "toy.gguf"', 'file = "/toy.gguf"', "/toy"),
+    ('name = "toy"', 'name = "to/y"', "default target|characters"),
+    ('default_target = "toy"', 'default_target = "x"', "default target"),
+    ('kind = "shipped"', 'kind = "post"', "post"),
+    ('kind = "shipped"', 'kind = "pypi-wheel", parts = []', "no wheel"),
+    ("size = 1", 'convert = "q9"\nsize = 1', "q9"),
+])  # fmt: skip
 def test_damaged_manifest_is_refused(old, new, named, tmp_path):
     assert old in GOOD
     with pytest.raises(ModelError, match=named):
@@ -203,13 +200,10 @@ def test_a_killed_download_leaves_nothing_behind(tmp_path):
     assert not list(models.glob(".*.work"))
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("maker/nothing-GGUF", "cannot get maker/nothing-GGUF"),
-        ("maker/toy-GGUF:Q2_K", "it has Q4_K_M, Q8_0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "says"), [
+    ("maker/nothing-GGUF", "cannot get maker/nothing-GGUF"),
+    ("maker/toy-GGUF:Q2_K", "it has Q4_K_M, Q8_0"),
+])  # fmt: skip
 def test_what_the_hub_does_not_have(hub, tmp_path, name, says):
     done = pyspec(hub, tmp_path, "path", name)
     assert (done.returncode, done.stdout) == (1, "")
@@ -268,18 +262,15 @@ def test_offline_takes_what_is_here(hub, tmp_path):
     assert hub.asked == []
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("a/b", Repo("a/b")), ("a/b:Q4_0", Repo("a/b", "Q4_0")), ("hf:a/b", Repo("a/b")),
-        ("hf.co/a/b:Q4_0", Repo("a/b", "Q4_0")), ("https://hf.co/a/b", Repo("a/b")),
-        ("https://hf.co/a/b/tree/main", Repo("a/b", "", "main")),
-        ("https://hf.co/a/b/blob/v2/q/c.gguf?x", Repo("a/b", "q/c.gguf", "v2")),
-        ("hf:a/b/c.gguf", Repo("a/b", "c.gguf")), ("hf:a/b-1/q/c.gguf@v2", Repo("a/b-1", "q/c.gguf", "v2")),
-        ("hf:", None), ("hf:a/b/../c.gguf", None), ("hf:a/b/c.bin", None), ("a/b/c.gguf", None), ("a", None),
-        ("./a", None), ("~/a", None), ("a/b.gguf", None), ("a/b/c", None), ("../a/b", None), ("a/..", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "wanted"), [
+    ("a/b", Repo("a/b")), ("a/b:Q4_0", Repo("a/b", "Q4_0")), ("hf:a/b", Repo("a/b")),
+    ("hf.co/a/b:Q4_0", Repo("a/b", "Q4_0")), ("https://hf.co/a/b", Repo("a/b")),
+    ("https://hf.co/a/b/tree/main", Repo("a/b", "", "main")),
+    ("https://hf.co/a/b/blob/v2/q/c.gguf?x", Repo("a/b", "q/c.gguf", "v2")),
+    ("hf:a/b/c.gguf", Repo("a/b", "c.gguf")), ("hf:a/b-1/q/c.gguf@v2", Repo("a/b-1", "q/c.gguf", "v2")),
+    ("hf:", None), ("hf:a/b/../c.gguf", None), ("hf:a/b/c.bin", None), ("a/b/c.gguf", None), ("a", None),
+    ("./a", None), ("~/a", None), ("a/b.gguf", None), ("a/b/c", None), ("../a/b", None), ("a/..", None),
+])  # fmt: skip
 def test_names_of_repositories(name, wanted):
     assert hub_repo(name) == wanted
 

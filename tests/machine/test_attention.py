@@ -57,15 +57,12 @@ def test_what_cannot_be_made_is_not_timed(heads, room, monkeypatch):
     assert attention._measure(heads, [8], 1) is None
 
 
-@pytest.mark.parametrize(
-    ("depth", "chunk", "row", "on"),
-    [
-        (4000, (30.0, 37.0), (2.0, 0.5), False),  # rows through all cells alone, as AMX has it
-        (1000, (15.0, 25.0), (0.2, 0.18), True),  # a slow product without it, as on AVX2
-        (64, (1.0, 2.0), (0.1, 0.1), True),
-        (64, (1.0, 1.0), (0.1, 0.1), True),  # llama.cpp's own choice between equals
-    ],
-)
+@pytest.mark.parametrize(("depth", "chunk", "row", "on"), [
+    (4000, (30.0, 37.0), (2.0, 0.5), False),  # rows through all cells alone, as AMX has it
+    (1000, (15.0, 25.0), (0.2, 0.18), True),  # a slow product without it, as on AVX2
+    (64, (1.0, 2.0), (0.1, 0.1), True),
+    (64, (1.0, 1.0), (0.1, 0.1), True),  # llama.cpp's own choice between equals
+])  # fmt: skip
 def test_reading_and_answering_are_weighed(depth, chunk, row, on):
     flash, without = weigh({depth: Times(chunk, row)}, Window(), swa_full=True)
     assert (flash <= without) is on
@@ -122,13 +119,10 @@ def test_two_files_of_one_shape_share_it(tmp_path, measured):
     assert len(measured[1]) == 1
 
 
-@pytest.mark.parametrize(
-    ("n_ctx", "window", "depths"),
-    [
-        (0, Window(), [4096]), (100, Window(), [100]), (1 << 14, Window(), [DEEPEST]),
-        (256, Window(64, 0.75), [64, 256]), (32, Window(64, 0.75), [32]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("n_ctx", "window", "depths"), [
+    (0, Window(), [4096]), (100, Window(), [100]), (1 << 14, Window(), [DEEPEST]),
+    (256, Window(64, 0.75), [64, 256]), (32, Window(64, 0.75), [32]),
+])  # fmt: skip
 def test_it_is_timed_behind_the_context_and_the_window(
     tiny_target, measured, n_ctx, window, depths
 ):
@@ -158,15 +152,12 @@ def found(monkeypatch):
     return set_
 
 
-@pytest.mark.parametrize(
-    ("options", "flash", "kind"),
-    [
-        ({}, False, OFF),
-        ({}, True, ON),
-        ({"flash_attn": True}, False, ON),
-        ({"flash_attn": False}, True, OFF),
-    ],
-)
+@pytest.mark.parametrize(("options", "flash", "kind"), [
+    ({}, False, OFF),
+    ({}, True, ON),
+    ({"flash_attn": True}, False, ON),
+    ({"flash_attn": False}, True, OFF),
+])  # fmt: skip
 def test_the_class_follows_it(tiny_target, found, options, flash, kind):
     found(flash)
     with SpeculativeLlama(str(tiny_target), draft="none", n_threads=1, **options) as llm:
@@ -186,14 +177,11 @@ def test_where_there_is_no_choice_it_is_on(tiny_target, found, chosen, options):
     assert TargetLlama._flash(target, tiny_target, given)
 
 
-@pytest.mark.parametrize(
-    ("flash", "n_slots", "layout", "options", "kind"),
-    [
-        (False, 1, Layout(64), {}, OFF), (False, 4, Layout(256, 64), {}, OFF), (False, 2, Layout(128), {}, OFF),
-        (False, 4, Layout(256), {}, ON),  # each row would look at all cells of a pool that many share
-        (False, 1, Layout(64), {"flash_attn": True}, ON), (True, 1, Layout(64), {"flash_attn": False}, OFF),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("flash", "n_slots", "layout", "options", "kind"), [
+    (False, 1, Layout(64), {}, OFF), (False, 4, Layout(256, 64), {}, OFF), (False, 2, Layout(128), {}, OFF),
+    (False, 4, Layout(256), {}, ON),  # each row would look at all cells of a pool that many share
+    (False, 1, Layout(64), {"flash_attn": True}, ON), (True, 1, Layout(64), {"flash_attn": False}, OFF),
+])  # fmt: skip
 def test_contexts_follow_it(tiny_target, found, flash, n_slots, layout, options, kind):
     found(flash)
     models = Models(str(tiny_target), "none", "none", n_threads=1, **options)

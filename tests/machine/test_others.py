@@ -60,19 +60,16 @@ def test_ollama_by_the_name_it_has_there(home, name):
     assert resolve(name) == blob
 
 
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda home: ollama(home / "anywhere", "toy:135m"), "toy:135m"),  # the path alone tells
-        (lambda home: hugging_face(home / "hub"), "maker/toy-GGUF:Q4_K_M"),  # as in lists
-        (lambda home: home / "cache/models" / f"maker--toy-GGUF--{COMMIT}--toy-Q4_K_M.gguf", "maker/toy-GGUF:Q4_K_M"),
-        (lambda home: home / "cache/models" / f"maker--toy-GGUF--{COMMIT}--sub--toy-draft-Q8_0.gguf",
-         "maker/toy-GGUF/sub/toy-draft-Q8_0.gguf"),
-        (lambda home: home / "cache/models/toy-135m-q4_0.gguf", "toy-135m-q4_0"),
-        (lambda home: home / "cache/models/toy-00001-of-00003.gguf", "toy"),
-        (lambda home: home / "a--b--c--d.gguf", "a--b--c--d"),  # a user's own: dashes mean nothing
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "name"), [
+    (lambda home: ollama(home / "anywhere", "toy:135m"), "toy:135m"),  # the path alone tells
+    (lambda home: hugging_face(home / "hub"), "maker/toy-GGUF:Q4_K_M"),  # as in lists
+    (lambda home: home / "cache/models" / f"maker--toy-GGUF--{COMMIT}--toy-Q4_K_M.gguf", "maker/toy-GGUF:Q4_K_M"),
+    (lambda home: home / "cache/models" / f"maker--toy-GGUF--{COMMIT}--sub--toy-draft-Q8_0.gguf",
+     "maker/toy-GGUF/sub/toy-draft-Q8_0.gguf"),
+    (lambda home: home / "cache/models/toy-135m-q4_0.gguf", "toy-135m-q4_0"),
+    (lambda home: home / "cache/models/toy-00001-of-00003.gguf", "toy"),
+    (lambda home: home / "a--b--c--d.gguf", "a--b--c--d"),  # a user's own: dashes mean nothing
+])  # fmt: skip
 def test_a_file_is_known_by_its_name(home, make, name):
     """Where its own is a hash or a revision, by the one that its program has."""
     assert name_of(make(home)) == name
@@ -104,15 +101,12 @@ def test_no_module_calls_a_target_by_its_file():
     assert [p.name for p in modules().values() if by_file.search(p.read_text())] == []
 
 
-@pytest.mark.parametrize(
-    ("file", "wanted"),
-    [
-        ("Qwen2.5-0.5B-Instruct-Q4_K_M.gguf", "Q4_K_M"), ("qwen2.5-0.5b-instruct-q8_0.gguf", "Q8_0"),
-        ("Llama-3.2-1B-Instruct-f16.gguf", "F16"), ("x.Q4_1.gguf", "Q4_1"), ("x-IQ2_XXS.gguf", "IQ2_XXS"),
-        ("x-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"), ("x-BF16-00001-of-00002.gguf", "BF16"), ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
-        ("model.gguf", ""), ("Qwen3-0.6B.gguf", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("file", "wanted"), [
+    ("Qwen2.5-0.5B-Instruct-Q4_K_M.gguf", "Q4_K_M"), ("qwen2.5-0.5b-instruct-q8_0.gguf", "Q8_0"),
+    ("Llama-3.2-1B-Instruct-f16.gguf", "F16"), ("x.Q4_1.gguf", "Q4_1"), ("x-IQ2_XXS.gguf", "IQ2_XXS"),
+    ("x-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"), ("x-BF16-00001-of-00002.gguf", "BF16"), ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
+    ("model.gguf", ""), ("Qwen3-0.6B.gguf", ""),
+])  # fmt: skip
 def test_types_in_file_names(file, wanted):
     assert quant_of(file) == wanted
 
@@ -176,15 +170,12 @@ def test_files_by_stem_and_repository(home, program, name):
     assert [found.origin for found in found_elsewhere()] == [program]
 
 
-@pytest.mark.parametrize(
-    ("program", "file"),
-    [
-        ("LM Studio", ".lmstudio/models/maker/big-GGUF/big"),
-        ("Hugging Face", ".cache/huggingface/hub/models--maker--big-GGUF/snapshots/ab/big"),
-        ("llama.cpp", ".cache/llama.cpp/maker_big-GGUF_big"),
-        ("pyspec", f"maker--big-GGUF--{COMMIT}--big"),
-    ],
-)
+@pytest.mark.parametrize(("program", "file"), [
+    ("LM Studio", ".lmstudio/models/maker/big-GGUF/big"),
+    ("Hugging Face", ".cache/huggingface/hub/models--maker--big-GGUF/snapshots/ab/big"),
+    ("llama.cpp", ".cache/llama.cpp/maker_big-GGUF_big"),
+    ("pyspec", f"maker--big-GGUF--{COMMIT}--big"),
+])  # fmt: skip
 @pytest.mark.parametrize("missing", [0, 1, 2, None])
 def test_a_split_model_without_a_part_is_not_listed(home, program, file, missing):
     for i in {0, 1, 2} - {missing}:
@@ -201,13 +192,10 @@ def test_lm_studio_may_have_moved(home):
     assert resolve("toy-Q4_K_M") == path
 
 
-@pytest.mark.parametrize(
-    ("variable", "make", "below"),
-    [
-        ("HF_HOME", hugging_face, "hub"), ("HF_HUB_CACHE", hugging_face, ""), ("HUGGINGFACE_HUB_CACHE", hugging_face, ""),
-        ("XDG_CACHE_HOME", hugging_face, "huggingface/hub"), ("LLAMA_CACHE", llama_cpp, ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("variable", "make", "below"), [
+    ("HF_HOME", hugging_face, "hub"), ("HF_HUB_CACHE", hugging_face, ""), ("HUGGINGFACE_HUB_CACHE", hugging_face, ""),
+    ("XDG_CACHE_HOME", hugging_face, "huggingface/hub"), ("LLAMA_CACHE", llama_cpp, ""),
+])  # fmt: skip
 def test_a_variable_moves_the_folder(home, monkeypatch, variable, make, below):
     monkeypatch.setenv(variable, str(home / "moved"))
     path = make(home / "moved" / below)

@@ -36,14 +36,11 @@ def test_what_is_torn_is_cut(tmp_path, file):
     assert Recording(tmp_path).sequence(2)["token"].tolist() == [2, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("file", "change", "named"),
-    [
-        ("rows.bin", lambda data: data[:-1] + bytes([data[-1] ^ 1]), r"sequence 1 .* is corrupt"),
-        ("rows.bin", lambda data: data[: len(data) // 2], "shorter than its index"),
-        ("sequences.bin", lambda data: data[:3] + bytes([data[3] ^ 1]) + data[4:], r"record 0 .* is corrupt"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("file", "change", "named"), [
+    ("rows.bin", lambda data: data[:-1] + bytes([data[-1] ^ 1]), r"sequence 1 .* is corrupt"),
+    ("rows.bin", lambda data: data[: len(data) // 2], "shorter than its index"),
+    ("sequences.bin", lambda data: data[:3] + bytes([data[3] ^ 1]) + data[4:], r"record 0 .* is corrupt"),
+])  # fmt: skip
 def test_damage_is_named(tmp_path, file, change, named):
     fill(tmp_path, 2)
     changed(tmp_path / file, change)

@@ -57,15 +57,12 @@ def test_disjoint_rows_do_not(level):
     assert got == pytest.approx((0, 0, 1, 0, 4), abs=1e-30)
 
 
-@pytest.mark.parametrize(
-    ("in_draft", "in_companion", "a"),
-    [
-        (-math.inf, 0.0, 1.0),
-        (0.0, -math.inf, 0.0),
-        (-math.inf, -math.inf, 0.0),
-        (-400.0, -401.0, math.exp(-1)),
-    ],
-)
+@pytest.mark.parametrize(("in_draft", "in_companion", "a"), [
+    (-math.inf, 0.0, 1.0),
+    (0.0, -math.inf, 0.0),
+    (-math.inf, -math.inf, 0.0),
+    (-400.0, -401.0, math.exp(-1)),
+])  # fmt: skip
 def test_ratio_of_the_impossible(level, in_draft, in_companion, a):
     draft, companion = np.zeros((2, 4), np.float32)
     draft[2], companion[2] = in_draft, in_companion

@@ -19,15 +19,12 @@ def test_the_extension_is_of_this_header(native):
     assert ffi.string(lib.ps_key()).decode() == interface_key(native.parent)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "same"),
-    [
-        ("/* an allocation failed */", "/* no memory */", True),
-        ("PS_E_NOMEM = 2,     ", "PS_E_NOMEM = 2, ", True),
-        ("PS_E_NOMEM = 2", "PS_E_NOMEM = 3", False),
-        ("float z2;", "double z2;", False),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "same"), [
+    ("/* an allocation failed */", "/* no memory */", True),
+    ("PS_E_NOMEM = 2,     ", "PS_E_NOMEM = 2, ", True),
+    ("PS_E_NOMEM = 2", "PS_E_NOMEM = 3", False),
+    ("float z2;", "double z2;", False),
+])  # fmt: skip
 def test_the_key_is_of_declarations(native, cdef, old, new, same):
     header = (native / "pyspec.h").read_text()
     assert old in header

@@ -134,15 +134,11 @@ def cut(row, top_k=0, top_p=1.0, min_p=0.0):
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 20.0])
 @pytest.mark.parametrize("n_vocab", [40, 49152])
-@pytest.mark.parametrize(
-    "how",
-    [
-        {}, {"top_k": 3}, {"top_k": 1}, {"top_k": 256}, {"top_k": 257}, {"top_k": 1000}, {"min_p": 0.05},
-        {"top_p": 0.95}, {"top_p": 1e-6}, {"top_k": 40, "top_p": 0.95}, {"top_k": 40, "top_p": 0.3},
-        {"top_k": 1000, "top_p": 0.5}, {"top_k": 40, "top_p": 0.95, "min_p": 0.05}, {"top_k": 3, "min_p": 0.05},
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("how", [
+    {}, {"top_k": 3}, {"top_k": 1}, {"top_k": 256}, {"top_k": 257}, {"top_k": 1000}, {"min_p": 0.05},
+    {"top_p": 0.95}, {"top_p": 1e-6}, {"top_k": 40, "top_p": 0.95}, {"top_k": 40, "top_p": 0.3},
+    {"top_k": 1000, "top_p": 0.5}, {"top_k": 40, "top_p": 0.95, "min_p": 0.05}, {"top_k": 3, "min_p": 0.05},
+], ids=str)  # fmt: skip
 def test_a_row_is_cut_as_the_targets_chain_cuts(level, scale, n_vocab, how):
     row = (scale * np.random.default_rng(5).standard_normal(n_vocab)).astype(np.float32)
     fewest, most = cut(row, **how)

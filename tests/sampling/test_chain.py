@@ -30,19 +30,16 @@ def chosen(chain, logits):
     return applied(chain, logits)[1]
 
 
-@pytest.mark.parametrize(
-    ("options", "shaped"),
-    [
-        ({}, False), ({"temperature": 0.0}, False),
-        ({"top_k": 1, "top_p": 0.1, "min_p": 0.5}, False),
-        ({"repeat_penalty": 1.1}, True), ({"frequency_penalty": 0.1}, True),
-        ({"presence_penalty": -0.1}, True), ({"logit_bias": {3: 1.0}}, True),
-        ({"logit_bias": {}}, False), ({"mirostat_mode": 1}, True),
-        ({"mirostat_mode": 2, "temperature": 0.0}, False),
-        ({"dry_multiplier": 0.8}, True), ({"xtc_probability": 0.5}, True),
-        ({"dynatemp_range": 0.5}, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "shaped"), [
+    ({}, False), ({"temperature": 0.0}, False),
+    ({"top_k": 1, "top_p": 0.1, "min_p": 0.5}, False),
+    ({"repeat_penalty": 1.1}, True), ({"frequency_penalty": 0.1}, True),
+    ({"presence_penalty": -0.1}, True), ({"logit_bias": {3: 1.0}}, True),
+    ({"logit_bias": {}}, False), ({"mirostat_mode": 1}, True),
+    ({"mirostat_mode": 2, "temperature": 0.0}, False),
+    ({"dry_multiplier": 0.8}, True), ({"xtc_probability": 0.5}, True),
+    ({"dynatemp_range": 0.5}, False),
+])  # fmt: skip
 def test_shaped(options, shaped):
     assert Sampling(**options).shaped is shaped
 
@@ -122,15 +119,12 @@ REPEATING = [A, B, C, A, B]
 """A text that c would prolong a repetition of two tokens of."""
 
 
-@pytest.mark.parametrize(
-    ("options", "second"),
-    [
-        ({}, True), ({"dry_allowed_length": 3}, False), ({"dry_penalty_last_n": 2}, False),
-        ({"dry_penalty_last_n": -1}, True), ({"dry_penalty_last_n": (1 << 31) - 1}, True),
-        ({"dry_penalty_last_n": 0}, False), ({"dry_sequence_breakers": ["b"]}, False),
-        ({"dry_sequence_breakers": ["c"]}, False), ({"dry_sequence_breakers": []}, True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "second"), [
+    ({}, True), ({"dry_allowed_length": 3}, False), ({"dry_penalty_last_n": 2}, False),
+    ({"dry_penalty_last_n": -1}, True), ({"dry_penalty_last_n": (1 << 31) - 1}, True),
+    ({"dry_penalty_last_n": 0}, False), ({"dry_sequence_breakers": ["b"]}, False),
+    ({"dry_sequence_breakers": ["c"]}, False), ({"dry_sequence_breakers": []}, True),
+])  # fmt: skip
 @pytest.mark.parametrize("n_prompt", [0, 3, 5])
 def test_dry_reads_prompt_and_answer_alike(open_plain, tiny_target, options, second, n_prompt):
     """What would go on a repetition gives way to the next one, whoever wrote what is repeated."""
@@ -198,13 +192,10 @@ def test_xtc_excludes_as_often_as_it_shall(open_plain, tiny_target, noise):
     assert abs(excluded / n - 0.3) < 4 * math.sqrt(0.3 * 0.7 / n)
 
 
-@pytest.mark.parametrize(
-    "off",
-    [
-        {"xtc_probability": 0.0}, {"xtc_threshold": 0.51}, {"temperature": 0.0},
-        {"temperature": -1.0}, {"mirostat_mode": 2},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("off", [
+    {"xtc_probability": 0.0}, {"xtc_threshold": 0.51}, {"temperature": 0.0},
+    {"temperature": -1.0}, {"mirostat_mode": 2},
+])  # fmt: skip
 def test_xtc_that_excludes_nothing_is_left_out(off):
     on = {"xtc_probability": 0.5, "xtc_threshold": 0.1}
     assert Sampling(**on).shaped
@@ -217,19 +208,16 @@ def test_samplers_that_are_off_add_nothing(open_plain, tiny_target):
     chain.close()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *product(("dry_multiplier", "dynatemp_range", "dynatemp_exponent"), (-0.1, math.nan, math.inf)),
-        *product(("xtc_probability", "xtc_threshold", "min_p"), (-0.1, 1.1, math.nan, "1")), ("dry_base", 0.9),
-        *product(("dry_allowed_length", "dry_penalty_last_n"), (-2, 1.5, 1 << 31)),
-        *product(["temperature"], (math.nan, math.inf, -math.inf)), *product(["top_p"], (0.0, 1.5, math.nan)),
-        *product(
-            ["dry_sequence_breakers"],
-            ("\n:", ["x"] * (MAX_BREAKERS + 1), [""], ["é" * BREAKER_BYTES], ["a\0"], ["\ud800"], [1]),
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), [
+    *product(("dry_multiplier", "dynatemp_range", "dynatemp_exponent"), (-0.1, math.nan, math.inf)),
+    *product(("xtc_probability", "xtc_threshold", "min_p"), (-0.1, 1.1, math.nan, "1")), ("dry_base", 0.9),
+    *product(("dry_allowed_length", "dry_penalty_last_n"), (-2, 1.5, 1 << 31)),
+    *product(["temperature"], (math.nan, math.inf, -math.inf)), *product(["top_p"], (0.0, 1.5, math.nan)),
+    *product(
+        ["dry_sequence_breakers"],
+        ("\n:", ["x"] * (MAX_BREAKERS + 1), [""], ["é" * BREAKER_BYTES], ["a\0"], ["\ud800"], [1]),
+    ),
+])  # fmt: skip
 def test_values_that_cannot_be_are_refused(name, value):
     with pytest.raises(OptionError, match=rf"^{name} .*\((use|give) "):
         Sampling(**{name: value})

@@ -162,13 +162,10 @@ def test_what_is_no_value_of_its_option_is_named(tmp_path, name, value):
     assert found.sentence().endswith(f"its {ours} cannot be followed")
 
 
-@pytest.mark.parametrize(
-    ("said", "left"),
-    [
-        ({"mirostat": 2}, ("mirostat",)), ({"mirostat": 0}, ()), ({"penalty_last_n": 256}, ("penalty_last_n",)),
-        ({"sequence": "top_k;temperature"}, ("sequence",)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "left"), [
+    ({"mirostat": 2}, ("mirostat",)), ({"mirostat": 0}, ()), ({"penalty_last_n": 256}, ("penalty_last_n",)),
+    ({"sequence": "top_k;temperature"}, ("sequence",)),
+])  # fmt: skip
 def test_what_cannot_be_followed_is_named(tmp_path, said, left):
     assert of(tmp_path, **said).left == left
 

@@ -20,13 +20,10 @@ def test_limits_are_the_papers_ratio_and_one_nat_or_the_rules_own():
     assert Margin(theta=0.5, gap=math.inf, budget=2.5).limits == (0.5, math.inf, 2.5)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("theta", -0.1), ("theta", 1.1), ("theta", math.nan), ("gap", -1.0), ("gap", math.nan),
-        ("budget", -0.5), ("budget", math.nan), ("confirm", -1), ("confirm", 17), ("confirm", 1.5),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("option", "value"), [
+    ("theta", -0.1), ("theta", 1.1), ("theta", math.nan), ("gap", -1.0), ("gap", math.nan),
+    ("budget", -0.5), ("budget", math.nan), ("confirm", -1), ("confirm", 17), ("confirm", 1.5),
+])  # fmt: skip
 def test_out_of_range_is_an_option_error(option, value):
     with pytest.raises(OptionError, match=option):
         Margin(**{option: value})

@@ -82,16 +82,13 @@ def test_a_call_of_a_custom_tool_has_its_text():
     assert second == calls[1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ('{"input": 5}', "5"),
-        ('{"input": {"a": "ö"}}', '{"a": "ö"}'),
-        ('{"other": "x"}', '{"other": "x"}'),
-        ('{"input": "x', '{"input": "x'),
-        ('{"input": "a\\ud83d"}', "a\ufffd"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "text"), [
+    ('{"input": 5}', "5"),
+    ('{"input": {"a": "ö"}}', '{"a": "ö"}'),
+    ('{"other": "x"}', '{"other": "x"}'),
+    ('{"input": "x', '{"input": "x'),
+    ('{"input": "a\\ud83d"}', "a\ufffd"),
+])  # fmt: skip
 def test_whatever_the_model_writes_is_a_text_that_can_be_sent(arguments, text):
     assert text_of_call(arguments) == text
 
@@ -112,16 +109,13 @@ ARGUMENTS = [AnswerPart("arguments", '{"input": "a', 1), AnswerPart("arguments",
 READS = AnswerPart("call", "read", 2, "8")
 
 
-@pytest.mark.parametrize(
-    ("parts", "told"),
-    [
-        ([CALL, *ARGUMENTS], [PATCHED]),
-        ([CALL, *ARGUMENTS, READS], [PATCHED, READS.delta()["tool_calls"][0]]),
-        ([CALL, *ARGUMENTS, AnswerPart("call", "patch", 2, "8")], [
-            PATCHED, {"index": 2, "id": "8", "type": "custom", "custom": {"name": "patch", "input": ""}},
-        ]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("parts", "told"), [
+    ([CALL, *ARGUMENTS], [PATCHED]),
+    ([CALL, *ARGUMENTS, READS], [PATCHED, READS.delta()["tool_calls"][0]]),
+    ([CALL, *ARGUMENTS, AnswerPart("call", "patch", 2, "8")], [
+        PATCHED, {"index": 2, "id": "8", "type": "custom", "custom": {"name": "patch", "input": ""}},
+    ]),
+])  # fmt: skip
 def test_a_call_of_a_custom_tool_comes_whole_before_what_follows(parts, told):
     deltas = DeltaWriter(["patch"]).write(parts, ended=True)
     assert [call for delta in deltas for call in delta["tool_calls"]] == told
