@@ -13,7 +13,7 @@ def near_draft(tiny_folder):
 @pytest.fixture(scope="session")
 def headed(tiny_folder):
     """A target with a next-token head of its own."""
-    return tiny.write(tiny_folder / "drawing-headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
+    return tiny.write(tiny_folder / "headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
 
 
 @pytest.fixture

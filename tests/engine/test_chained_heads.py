@@ -1,18 +1,22 @@
-"""Several next-token heads: the i-th drafted token is the i-th head's, as llama.cpp's own calls give it for the text alone."""
+"""Next-token heads inside random models of the architectures whose graph llama.cpp has: the text stays plain decoding's.
+
+Of several the i-th drafted token is the i-th head's, as llama.cpp's own calls give it for the text alone.
+"""
 
 from functools import partial
 
 import llama_cpp
 import numpy as np
 import pytest
-from helpers import tiny_heads
+from helpers import tiny_archs
 from helpers.answers import ask, drafted
 from helpers.forked import told
 from helpers.nextn import context_of, decode, likeliest, loaded
 from llama_cpp import llama_cpp_ext as ext
 
 from pyspec.batch.run import Batch
-from pyspec.gguf.kinds import CHAINED_HEADS
+from pyspec.engine.assembly import choose_parts
+from pyspec.gguf.kinds import CHAINED_HEADS, NO_STATES, ONE_HEAD
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import Record
 
@@ -55,7 +59,7 @@ def look(path, n_heads, draft):
 
 def written(folder, arch, n_heads):
     path = folder / f"{arch}.gguf"
-    assert tiny_heads.write(path, arch, n_heads)
+    assert tiny_archs.write(path, arch, n_heads)
     return path
 
 
@@ -90,4 +94,29 @@ def answer_four(path):
 def test_four_at_once(tmp_path, own_cache):
     plain, with_heads, proposed = told(answer_four, written(tmp_path, "step35", 3))
     assert with_heads == plain
+    assert proposed > 20
+
+
+NAMES = ["deepseek2", "nemotron_h_moe", "qwen35"]
+"""One of each kind of memory: latent, hybrid with experts, hybrid."""
+_OTHERS = sorted((ONE_HEAD | CHAINED_HEADS) - NO_STATES - {*NAMES})
+
+
+def with_one_head(path):
+    """Whether both texts are one, how many tokens the head proposed, and what `auto` drafts with."""
+    plain = ask(SpeculativeLlama(str(path), draft="none", **EXACT), PROMPT, 20).ids
+    llm = SpeculativeLlama(str(path), draft="mtp", length="fixed:2", **EXACT)
+    same = ask(llm, PROMPT, 20).ids == plain
+    name, _ = choose_parts(llm, "auto", "none").names
+    return same, llm.last_speculation["drafted"], name
+
+
+@pytest.mark.parametrize(
+    "arch", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in _OTHERS)]
+)
+def test_a_head_drafts(arch, tmp_path, own_cache):
+    """After its trial with the model in a child; it is what `auto` takes."""
+    same, proposed, by_itself = told(with_one_head, written(tmp_path, arch, 1))
+    assert same
+    assert by_itself == "lookup+mtp"
     assert proposed > 20

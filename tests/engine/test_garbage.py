@@ -3,9 +3,8 @@
 import subprocess
 import sys
 
-import gguf
 import pytest
-from helpers import tiny
+from helpers.make_gguf import adapter
 
 MADE = """
 import gc, sys
@@ -24,21 +23,10 @@ USED = {
 }
 
 
-@pytest.fixture
-def adapter(tmp_path):
-    path = tmp_path / "lora.gguf"
-    writer, weights = gguf.GGUFWriter(path, "llama"), tiny.Weights(3)
-    writer.add_string("general.type", "adapter")
-    writer.add_string("adapter.type", "lora")
-    writer.add_float32("adapter.lora.alpha", 1.0)
-    writer.add_tensor("blk.0.attn_q.weight.lora_a", weights.matrix(4, tiny.N_EMBD))
-    writer.add_tensor("blk.0.attn_q.weight.lora_b", weights.matrix(tiny.N_EMBD, 4))
-    return tiny.written(writer, path)
-
-
 @pytest.mark.parametrize("use", USED)
-def test_a_circle_is_freed(use, tiny_target, adapter):
+def test_a_circle_is_freed(use, tiny_target, tmp_path):
+    lora = adapter().write(tmp_path / "lora.gguf")
     script = f"{MADE}    {USED[use]}; made.itself = made; del made; gc.collect()\n{USED[use]}; made.itself = made"
-    words = [sys.executable, "-X", "faulthandler", "-c", script, str(tiny_target), str(adapter)]
+    words = [sys.executable, "-X", "faulthandler", "-c", script, str(tiny_target), str(lora)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -16,6 +16,7 @@ import llama_cpp
 import numpy as np
 import pytest
 from helpers.answers import ask
+from helpers.parity import PROMPTS
 
 from pyspec._lib import address
 from pyspec.draft.lookup import LookupDrafter
@@ -33,47 +34,6 @@ one and in batches of two to 64, without pyspec, has logits that differ among th
 0.92 (Gemma 3 270M Q4_K_M), since rounding is amplified where activations are quantised."""
 ODD_SHARE = 0.03
 """Share of the tokens that may be near-ties."""
-
-TEXTS = [
-    "The quick brown fox jumps over the lazy dog. The quick brown fox",
-    "Once upon a time, in a small village by the sea, there lived an old fisherman who",
-    "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
-    "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,",
-    "The capital of France is Paris. The capital of Germany is Berlin. The capital of Spain is",
-    "Q: What is 12 times 12?\nA:",
-    "Roses are red, violets are blue,",
-    '{"name": "Ada", "age": 36, "city": "London"}\n{"name": "Grace", "age":',
-    "import numpy as np\n\ndef softmax(x):\n",
-    "Dear Sir or Madam,\n\nI am writing to complain about",
-    "Translate to French:\nGood morning = Bonjour\nThank you = Merci\nGood night =",
-    "In 1969, Neil Armstrong became the first person to",
-    "| fruit | colour |\n| --- | --- |\n| apple | red |\n| banana |",
-    "To be, or not to be, that is the question:", "The mitochondria is the powerhouse of",
-    "SELECT name, age FROM users WHERE", "Repeat after me: la la la la la la la",
-    "Step 1: Boil the water. Step 2: Add the pasta. Step 3:",
-    "<html>\n<head>\n<title>Test page</title>\n</head>\n<body>\n",
-    "The three laws of robotics are as follows. First,",
-    "for i in range(10):\n    print(i)\n\nfor j in range(20):\n",
-    "My favourite recipe for pancakes needs flour, milk and",
-    "Water boils at 100 degrees Celsius at sea level, but on a mountain",
-    "Newton's first law states that an object at rest",
-    "a b c d e f g h i j k l m",
-    "#include <stdio.h>\n\nint main(void) {\n",
-    "The train left the station at noon. Two hours later,",
-    "Alice said: 'Hello, Bob.' Bob said: 'Hello, Alice.' Alice said:",
-    "The largest planet of the solar system is Jupiter; the smallest is",
-    "Summary: the meeting was about the budget. Action items:\n-",
-    "x = 3\ny = 4\nz = x * x + y * y\nprint(z)  #",
-    "It was a dark and stormy night; the rain fell in torrents, except at",
-    "A haiku about autumn:\n",
-    "The word 'cat' in Spanish is 'gato', the word 'dog' is",
-    "According to the weather forecast, tomorrow will be",
-    "\\begin{equation}\n  E = mc^2\n\\end{equation}\n\\begin{equation}\n",
-    "Name: John Smith\nAddress: 12 Main Street\nPhone:",
-    "One morning the king woke up and found that his crown was",
-    "Photosynthesis is the process by which plants",
-    "error: expected ';' before '}' token\nerror: expected",
-]  # fmt: skip
 
 
 def speculate(engine, n_ctx, prompts, n_tokens):
@@ -122,9 +82,9 @@ def one_row_gaps(llm, text, n_prompt, places):
 
 
 @pytest.mark.parametrize(("model", "texts", "n_tokens"), [
-    ("smollm2", [TEXTS[3], TEXTS[16]], 24),
-    pytest.param("smollm2", TEXTS, 128, marks=pytest.mark.slow),
-    pytest.param("gemma", TEXTS, 128, marks=pytest.mark.slow),
+    ("smollm2", [PROMPTS[3], PROMPTS[23]], 24),
+    pytest.param("smollm2", PROMPTS, 128, marks=pytest.mark.slow),
+    pytest.param("gemma", PROMPTS, 128, marks=pytest.mark.slow),
 ], ids=lambda value: len(value) if isinstance(value, list) else value)  # fmt: skip
 def test_speculation_is_plain_greedy_but_for_near_ties(open_plain, model, texts, n_tokens, request):
     path = Path(request.getfixturevalue(model))

@@ -16,13 +16,8 @@ PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
 
 
 @pytest.fixture(scope="module")
-def target(tiny_folder):
-    return tiny.write(tiny_folder / "headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
-
-
-@pytest.fixture(scope="module")
 def beside(tiny_folder):
-    """The head of `target` without its layers, and without what names its kind."""
+    """The head of `headed` without its layers, and without what names its kind."""
     path = tiny_folder / "mtp-headed.gguf"
     return tiny.write(path, arch="qwen35", n_layer=4, n_heads=1, trunk=False)
 
@@ -38,14 +33,14 @@ def assistant(tiny_folder):
 
 
 @pytest.fixture(params=["inside", "beside", "assistant"])
-def kind(request, target, beside, gemma, assistant):
+def kind(request, headed, beside, gemma, assistant):
     """A target, what drafts for it, and the drafts of llama.cpp's own calls: every position decoded afresh."""
     if request.param == "assistant":
         with loaded(gemma) as model, loaded(assistant) as head:
             yield gemma, assistant, partial(_by_assistant, model, head)
     else:
-        with loaded(target) as model:
-            yield target, "mtp" if request.param == "inside" else beside, partial(_by_head, model)
+        with loaded(headed) as model:
+            yield headed, "mtp" if request.param == "inside" else beside, partial(_by_head, model)
 
 
 def _by_head(model, text, n):
@@ -100,8 +95,8 @@ def test_four_sequences(open_llama, kind):
 # -- in the target's file ----------------------------------------------------------------------------------------------
 
 
-def test_auto_takes_the_head_and_some_of_its_drafts_are_accepted(open_llama, target):
-    llm, accepted = open_llama(target, draft="auto"), 0
+def test_auto_takes_the_head_and_some_of_its_drafts_are_accepted(open_llama, headed):
+    llm, accepted = open_llama(headed, draft="auto"), 0
     for text in (PROMPT, [20, 21]):
         ask(llm, text, 60)
         accepted += llm.last_speculation["accepted"]

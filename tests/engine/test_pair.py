@@ -8,7 +8,7 @@ import sys
 import pytest
 from faults.cases import load
 from helpers import tiny, tiny_eagle
-from helpers.make_gguf import ARR, BOOL, F32, STR, U32, Gguf, Tensor, floats, read, tiny_llama
+from helpers.make_gguf import ARR, BOOL, F32, STR, U32, adapter, read, says, tiny_llama
 from helpers.sources import ROOT
 from helpers.systems import alive
 from helpers.waiting import DEADLINE_S, wait
@@ -27,21 +27,13 @@ def target(tmp_path):
 
 @pytest.fixture
 def model(tmp_path):
-    path = tmp_path / "model.gguf"
-    path.write_bytes(tiny_llama().build())
-    return path
+    return tiny_llama().write(tmp_path / "model.gguf")
 
 
 def changed(sound, change):
     made = read(sound)
     change(made)
-    path = sound.with_name("changed.gguf")
-    path.write_bytes(made.build())
-    return path
-
-
-def says(key, kind, value):
-    return lambda made: made.kv.__setitem__(key, (kind, value))
+    return made.write(sound.with_name("changed.gguf"))
 
 
 def few_tokens(made):
@@ -102,28 +94,19 @@ def test_the_targets_own_head_is_tried(key, tmp_path):
         load(path, draft="mtp", n_ctx=128)
 
 
-def adapter(path, a=(32, 4), b=(4, 32)):
-    made = Gguf({"general.type": (STR, "adapter"), "adapter.type": (STR, "lora")})
-    made.kv |= {"general.architecture": (STR, "llama"), "adapter.lora.alpha": (F32, 1.0)}
-    for end, shape in {"a": a, "b": b}.items():
-        name = f"blk.0.attn_q.weight.lora_{end}"
-        made.tensors.append(Tensor(name, shape, floats(shape, 1)))
-    path.write_bytes(made.build())
-
-
 BAD_ADAPTERS = {
     "missing": lambda _path: None,
     "no file": os.mkfifo,
-    "a model": lambda path: path.write_bytes(tiny_llama().build()),
-    "fewer columns": lambda path: adapter(path, b=(4, 31)),
-    "flat": lambda path: adapter(path, b=(32,)),
-    "another rank": lambda path: adapter(path, b=(5, 32)),
-    "another width": lambda path: adapter(path, (7, 4), (4, 7)),
+    "a model": lambda path: tiny_llama().write(path),
+    "fewer columns": lambda path: adapter(b=(4, 31)).write(path),
+    "flat": lambda path: adapter(b=(32,)).write(path),
+    "another rank": lambda path: adapter(b=(5, 32)).write(path),
+    "another width": lambda path: adapter(a=(7, 4), b=(4, 7)).write(path),
 }
 
 
 def test_an_adapter_is_put_on(model, tmp_path):
-    adapter(tmp_path / "lora.gguf")
+    adapter().write(tmp_path / "lora.gguf")
     load(model, lora_path=str(tmp_path / "lora.gguf")).close()
 
 

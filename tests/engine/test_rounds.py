@@ -4,10 +4,9 @@ from contextlib import closing
 
 import pytest
 from helpers import tiny
-from helpers.answers import CELLS, GREEDY, ask, ask_at_once, counters, foretelling
+from helpers.answers import CELLS, GREEDY, Diary, ask, ask_at_once, counters, foretelling
 
 from pyspec import Speculation
-from pyspec.draft.simple import FixedPolicy
 from pyspec.draft.types import Plan
 from pyspec.engine import handle
 from pyspec.engine.contexts import Contexts, Models
@@ -72,23 +71,17 @@ def test_companion_reads_text_once(open_llama, tiny_target, tiny_companion):
     assert counters(engine).rows[2] <= most
 
 
-class Cautious(FixedPolicy):
-    """Drafts five tokens, with a companion if there is one, and verifies one; keeps what it hears."""
+class Cautious(Diary):
+    """Drafts five tokens, with a companion if there is one, and verifies one."""
 
     def __init__(self):
         super().__init__(5)
-        self.places = []
-        self.outcomes = []
 
     def plan(self, places):
-        self.places += places
         return Plan(super().plan(places).lengths, use_companion=True)
 
     def choose(self, drafts):
         return [min(1, draft.n) for draft in drafts]
-
-    def observe(self, outcome):
-        self.outcomes.append(outcome)
 
 
 def cautiously(llm):
@@ -165,15 +158,6 @@ def test_draft_model_does_not_draft_past_an_end(open_llama, tiny_folder, referen
     assert llm.last_speculation["drafted"] == at
 
 
-def test_context_fills_in_the_middle_of_an_answer(open_llama, tiny_target):
-    llm = open_llama(tiny_target, draft=tiny_target, length="fixed:16")
-    answer, limited = ask(llm, PROMPT, None), ask(llm, PROMPT, 10_000)
-    assert answer.finish_reason == limited.finish_reason == "context"
-    assert len(PROMPT) + len(answer.ids) == llm.n_ctx() + 1
-    plain = ask(open_llama(tiny_target), PROMPT, None)
-    assert (plain.ids, plain.finish_reason) == (answer.ids, "context")
-
-
 def test_prompt_that_fills_the_context_gives_one_token(open_llama, tiny_target):
     llm = open_llama(tiny_target, draft=tiny_target)
     answer = ask(llm, (PROMPT * 100)[: llm.n_ctx()])
@@ -215,44 +199,14 @@ def test_a_drafted_round_calls_into_c_four_times(
     assert most == 4 + 2 * judged
 
 
-class Watching(FixedPolicy):
-    """Writes down what it hears."""
-
-    def __init__(self):
-        super().__init__(4)
-        self.heard = []
-
-    def watch(self, n_seq, t_verify, t_round, depth):
-        assert n_seq == 1
-        assert 0.0 < t_verify < t_round
-        assert depth > len(PROMPT)
-        self.heard.append("watch")
-        super().watch(n_seq, t_verify, t_round, depth)
-
-    def plan(self, places):
-        self.heard.append("plan")
-        return super().plan(places)
-
-
-class Placed(FixedPolicy):
-    """Writes down how long drafts of a model may be."""
-
-    longest: set[int]
-
-    def plan(self, places):
-        self.longest.update(place.longest for place in places if place.room)
-        return super().plan(places)
-
-
 @pytest.mark.parametrize("draft", ["lookup", "model"])
 def test_the_policy_is_told_where_there_is_no_model(open_llama, tiny_target, draft):
     """It would weigh a lookup's drafts against those of a model that is not there."""
     llm = open_llama(tiny_target, draft="lookup" if draft == "lookup" else tiny_target)
-    policy = Placed(4)
-    policy.longest = set()
-    for _ in llm.steps(PROMPT, GREEDY, max_tokens=12, policy=policy):
-        pass
-    assert (policy.longest == {0}) is (draft == "lookup")
+    policy = Diary(4)
+    list(llm.steps(PROMPT, GREEDY, max_tokens=12, policy=policy))
+    longest = {place.longest for place in policy.places if place.room}
+    assert (longest == {0}) is (draft == "lookup")
 
 
 @pytest.mark.parametrize("without", ["a draft", "leave"])
@@ -260,10 +214,14 @@ def test_where_nothing_can_be_drafted_the_policy_is_not_asked(
     open_llama, tiny_target, reference, without
 ):
     llm = open_llama(tiny_target, draft="none" if without == "a draft" else tiny_target)
-    policy, asked = Watching(), Speculation(enabled=False) if without == "leave" else None
+    policy, asked = Diary(4), Speculation(enabled=False) if without == "leave" else None
     steps = llm.steps(PROMPT, GREEDY, max_tokens=40, speculation=asked, policy=policy)
     assert [token.id for step in steps for token in step.tokens] == reference
-    assert policy.heard == ["watch"] * 40
+    assert ("plan" in policy.calls, policy.calls.count("watch")) == (False, 40)
+    assert all(
+        n_seq == 1 and 0.0 < t_verify < t_round and depth > len(PROMPT)
+        for n_seq, t_verify, t_round, depth in policy.rounds
+    )
     assert policy.stats()["rounds_by_length"] == {0: 40}
 
 

@@ -18,6 +18,9 @@ import pyspec._native
 from pyspec._lib import check, ffi, lib
 from pyspec.engine.handle import Role
 
+ERRORS = (1, -1, -3)
+"""Of a decode: no room in the KV, a bad batch, and a computation that failed; 2 is a cancel."""
+
 
 class Fault:
     """Counts calls; the `at`-th is bad, with those after it if the fault is to last; 0 for none."""
@@ -27,6 +30,18 @@ class Fault:
     def arm(self, at: int, lasts: bool = False) -> None:
         self._at, self._lasts = at, lasts
         self._seen = self.failed = 0
+
+    def disarm(self) -> None:
+        """No call is bad from here on; `failed` says how many were."""
+        self._at = 0
+
+    def each(self, lasts: bool = False, step: int = 1) -> Iterator[int]:
+        """Places of the first bad call, further on turn by turn, until a turn had none."""
+        at, self.failed = 0, 1
+        while self.failed:
+            at += step
+            self.arm(at, lasts)
+            yield at
 
     def _bad(self) -> bool:
         self._seen += 1
@@ -64,17 +79,13 @@ class Decodes(_Call):
 
     def __init__(self) -> None:
         self.contexts: dict[int, Role] = {}
-        self.fail(Role.TARGET, 0)
+        self.role = Role.TARGET
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, llama_cpp.llama_batch)
         super().__init__("llama_decode", kind)
 
-    def fail(self, role: Role, at: int, lasts: bool = False, answer: int = -3) -> None:
-        self._role, self._status = role, answer
-        self.arm(at, lasts)
-
     def _answer(self, context: int, batch: Any) -> int:
-        if self.contexts.get(context, Role.TARGET) is self._role and self._bad():
-            return self._status
+        if self.contexts.get(context, Role.TARGET) is self.role and self._bad():
+            return ERRORS[self._at % 3]
         return int(self._call(context, batch))
 
 

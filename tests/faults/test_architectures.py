@@ -1,64 +1,29 @@
 """A random file of every architecture that llama.cpp knows answers rightly, or is refused by a sentence."""
 
 import traceback
-from typing import Any
 
 import pytest
-from faults.cases import load
+from engine.test_family_table import PROMPT, Reference, by
 from helpers import tiny_archs
+from helpers.answers import ask
 from helpers.forked import run_child, told
 
-from pyspec.engine.target import TargetLlama
-from pyspec.errors import PyspecError, UnsupportedModel
-from pyspec.sampling.options import Sampling
+from pyspec.errors import PyspecError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-PROMPT = [100, 101, 102, 100, 101, 102, 100, 101]
-N = 12
-EXACT: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "flash_attn": False}
-NEAR = 0.02
-"""Nats between two tokens that rounding may swap."""
-
-
-def plain(path):
-    """What llama-cpp-python answers, a token a decode, and how far each token was ahead of the next likely one."""
-    llm = TargetLlama(str(path), trust=True, verbose=False, logits_all=True, **EXACT)
-    found, ahead = [], []
-    llm.eval(PROMPT)
-    for _ in range(N):
-        row = llm.scores[llm.n_tokens - 1]
-        best = int(row.argmax())
-        first, second = sorted(row)[:-3:-1]
-        found.append(best)
-        ahead.append(float(first - second))
-        llm.eval([best])
-    return found, ahead
-
 
 def answers(path):
+    """How it answers, and why so; right at a near tie is right."""
     try:
-        with drafting(path) as llm:
-            steps = llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N)
-            ids = [token.id for step in steps for token in step.tokens]
-        wanted, ahead = plain(path)
-        same = next((i for i, (a, b) in enumerate(zip(ids, wanted)) if a != b), len(ids))
-        right = same == len(ids) or ahead[same] < NEAR
-        said = "right" if right else "wrong", f"{ids} {wanted} {ahead}"
+        with by(path, "lookup") as llm:
+            ids = ask(llm, PROMPT, 12).ids
+        wrong = Reference(path).differs(PROMPT, ids)
     except PyspecError as error:
-        said = "refused", str(error)
+        return "refused", str(error)
     except BaseException:  # noqa: BLE001 - it is what is looked for
-        said = "traceback", traceback.format_exc()[-1500:]
-    return said
-
-
-def drafting(path):
-    try:
-        return load(path, draft="lookup", length="fixed:3", **EXACT)
-    except UnsupportedModel as error:
-        if "rolled back" not in str(error):
-            raise
-        return load(path, **EXACT)
+        return "traceback", traceback.format_exc()[-1500:]
+    return "wrong" if wrong else "right", wrong
 
 
 FEW = sorted({*tiny_archs.REFUSED, *tiny_archs.NAMES[::6]})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from faults.cases import load
 from helpers import tiny_eagle
-from helpers.make_gguf import ARR, STR, U32, U64, string, tiny_llama
+from helpers.make_gguf import ARR, STR, U32, says, tiny_llama
 from helpers.running import start
 
 from pyspec.engine.handle import Engine
@@ -33,16 +33,8 @@ def changed(change):
     return made.build()
 
 
-def _set(key, kind, value):
-    return lambda made: made.kv.__setitem__(key, (kind, value))
-
-
 def _words(words):
-    return _set("tokenizer.ggml.tokens", ARR, (STR, words))
-
-
-def _tensor(**fields):
-    return lambda made: [setattr(made.tensors[1], k, v) for k, v in fields.items()] and None
+    return changed(says("tokenizer.ggml.tokens", ARR, (STR, words)))
 
 
 def _nan(made):
@@ -52,40 +44,18 @@ def _nan(made):
 GOOD = tiny_llama()
 N_WORDS = len(GOOD.kv["tokenizer.ggml.tokens"][1][1])
 FILES: list[tuple[str, bytes, type[PyspecError]]] = [
-    ("03 empty", b"", ModelInvalid),
-    ("03 four bytes", b"GGUF", ModelInvalid),
     ("03 random", bytes(range(256)) * 8, ModelInvalid),
-    ("03 magic", changed(lambda m: setattr(m, "magic", b"GGML")), ModelInvalid),
-    ("03 version 1", changed(lambda m: setattr(m, "version", 1)), ModelInvalid),
-    ("03 version 99", changed(lambda m: setattr(m, "version", 99)), ModelInvalid),
-    ("03 big-endian", changed(lambda m: setattr(m, "version", 3 << 24)), ModelInvalid),
     ("04 entries", changed(lambda m: setattr(m, "n_kv", 2**60)), ModelInvalid),
-    ("04 tensors", changed(lambda m: setattr(m, "n_tensors", 2**60)), ModelInvalid),
-    ("04 key", changed(lambda m: setattr(m, "extra_kv", struct.pack("<Q", 2**62))), ModelInvalid),
-    (
-        "04 array",
-        changed(
-            lambda m: m.__dict__.update(
-                n_kv=len(m.kv) + 1, extra_kv=string("x") + struct.pack("<IIQ", ARR, U64, 2**40)
-            )
-        ),
-        ModelInvalid,
-    ),
-    ("05 no layers", changed(_set("llama.block_count", U32, 0)), ModelInvalid),
-    ("05 513 layers", changed(_set("llama.block_count", U32, 513)), ModelInvalid),
-    ("05 no heads", changed(_set("llama.attention.head_count", U32, 0)), ModelInvalid),
-    ("05 equal words", changed(_words(["<unk>", "<s>", "</s>"] + ["a"] * (N_WORDS - 3))), ModelInvalid),
-    ("05 empty words", changed(_words([""] * N_WORDS)), ModelInvalid),
-    ("06 half", GOOD.build()[: len(GOOD.build()) // 2], ModelInvalid),
+    ("05 no layers", changed(says("llama.block_count", U32, 0)), ModelInvalid),
+    ("05 equal words", _words(["<unk>", "<s>", "</s>"] + ["a"] * (N_WORDS - 3)), ModelInvalid),
+    ("05 empty words", _words([""] * N_WORDS), ModelInvalid),
     ("06 last byte", GOOD.build()[:-1], ModelInvalid),
-    ("07 offset", changed(_tensor(offset=2**64 - 32)), ModelInvalid),
-    ("07 overlap", changed(_tensor(offset=0)), ModelInvalid),
-    ("07 shape", changed(_tensor(shape=(2**32, 2**32))), ModelInvalid),
-    ("07 type", changed(_tensor(type=99)), ModelInvalid),
+    ("07 offset", changed(lambda m: setattr(m.tensors[1], "offset", 2**64 - 32)), ModelInvalid),
     ("08 nan", changed(_nan), ModelRejected),
     ("12 climbing part", changed(lambda m: m.kv.update({"split.count": (U32, 2), "general.name": (STR, "../x")})), ModelInvalid),
     ("12 missing part", changed(lambda m: m.kv.update({"split.count": (U32, 2), "split.no": (U32, 0)})), ModelInvalid),
 ]  # fmt: skip
+"""One or two of each case; every broken header is in tests/gguf."""
 
 
 @pytest.mark.parametrize(("raw", "error"), [c[1:] for c in FILES], ids=[c[0] for c in FILES])
@@ -100,7 +70,7 @@ def test_bad_file(raw, error, tmp_path, command):
 @pytest.mark.parametrize("role", ["draft", "companion"])
 def test_bad_side_model(role, tmp_path):
     sound, path = tmp_path / "sound.gguf", tmp_path / "side.gguf"
-    sound.write_bytes(tiny_llama().build())
+    tiny_llama().write(sound)
     path.write_bytes(changed(_nan))
     with pytest.raises(ModelRejected):
         load(sound, **{"draft": str(sound), "companion": "none"} | {role: str(path)})
@@ -126,8 +96,7 @@ def test_no_file(kind, tmp_path, command):
 
 def test_09_file_that_changes_while_open(tmp_path):
     """Without mmap the weights are in memory: a file cut short meanwhile changes nothing."""
-    path = tmp_path / "m.gguf"
-    path.write_bytes(GOOD.build())
+    path = GOOD.write(tmp_path / "m.gguf")
     with load(path, use_mmap=False) as llm:
         before = llm.create_completion("abcd", max_tokens=4, temperature=0)["choices"]
         os.truncate(path, 100)
@@ -140,7 +109,7 @@ def test_09_file_that_changes_while_a_command_reads(tmp_path):
     words = ["generate", "abcd", "-m", path, "-n", 60, "-t", 1, "--raw", "--temp", 0, "--no-mmap"]
     texts = []
     for is_cut in (False, True):
-        path.write_bytes(GOOD.build())
+        GOOD.write(path)
         with start(*words, "--draft", "none", halts=(Engine.accept, 20)) as child:
             child.halted()
             if is_cut:
@@ -152,13 +121,11 @@ def test_09_file_that_changes_while_a_command_reads(tmp_path):
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize(
-    "template", ["{{ 'a'*10**9 }}", "{% for %}", "{{" + "(" * 3000 + ")" * 3000 + "}}"]
-)
-def test_10_hostile_template(template, tmp_path, command):
+def test_10_hostile_template(tmp_path, command):
     """It is no harm to load; a chat that needs it is one error, and the model goes on."""
+    hostile = says("tokenizer.chat_template", STR, "{{ 'a'*10**9 }}")
     path = tmp_path / "m.gguf"
-    path.write_bytes(changed(_set("tokenizer.chat_template", STR, template)))
+    path.write_bytes(changed(hostile))
     with load(path) as llm:
         with pytest.raises(TemplateError):
             llm.create_chat_completion([{"role": "user", "content": "a"}])
@@ -168,8 +135,7 @@ def test_10_hostile_template(template, tmp_path, command):
 
 def test_11_another_vocabulary(tmp_path, tiny_target, command):
     """Draft and companion are refused by what differs first."""
-    path = tmp_path / "draft.gguf"
-    path.write_bytes(GOOD.build())
+    path = GOOD.write(tmp_path / "draft.gguf")
     with pytest.raises(DraftMismatch, match="token before a text"):
         load(tiny_target, draft=str(tiny_target), companion=str(path))
     code, said = command(tiny_target, "--draft", str(tiny_target), "--companion", str(path))

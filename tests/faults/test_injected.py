@@ -22,8 +22,6 @@ from pyspec.sampling.verification import Margin
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads ELF and /proc/self/maps")
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
-ANSWERS = (1, -1, -3)
-"""No room in the KV, a bad batch, and a computation that failed; 2 is a cancel."""
 
 lasting = pytest.mark.parametrize("lasts", [False, True], ids=["once", "from-there-on"])
 
@@ -84,14 +82,11 @@ def command(both, capfd):
 @lasting
 @pytest.mark.parametrize("role", [Role.DRAFT, Role.COMPANION])
 def test_a_failing_side_changes_no_text(parts, decodes, role, lasts):
-    llm, loop = parts, parts.assembly.loop
+    llm, loop, decodes.role = parts, parts.assembly.loop, role
     reference = ask(llm, PROMPT).ids
-    k = 0
-    while k == 0 or decodes.failed:
-        k += 1
+    for k in decodes.each(lasts):
         # else it sits out whole answers
         loop._draft_outage, loop._score_outage = Outage(), Outage()
-        decodes.fail(role, k, lasts, ANSWERS[k % 3])
         assert ask(llm, PROMPT).ids == reference, k
     assert k > 5  # it was used, and failed at each of these places
     assert ask(llm, PROMPT).ids == reference
@@ -101,10 +96,7 @@ def test_a_failing_side_changes_no_text(parts, decodes, role, lasts):
 def test_a_failing_target_is_one_error(parts, decodes, lasts):
     llm = parts
     reference = ask(llm, PROMPT).ids
-    k, failed = 0, True
-    while failed:
-        k += 1
-        decodes.fail(Role.TARGET, k, lasts, ANSWERS[k % 3])
+    for k in decodes.each(lasts):
         ids: list[int] = []
         try:
             for step in llm.steps(PROMPT, GREEDY, max_tokens=40):
@@ -112,9 +104,8 @@ def test_a_failing_target_is_one_error(parts, decodes, lasts):
             assert not decodes.failed, k
         except EngineError:
             assert decodes.failed, k
-        failed = bool(decodes.failed)
         assert ids == reference[: len(ids)], k
-        decodes.fail(Role.TARGET, 0)
+        decodes.disarm()
         assert ask(llm, PROMPT).ids == reference, k
     assert k > 5
 
@@ -126,35 +117,26 @@ def test_a_failing_target_ends_no_batch(tiny_target, decodes, lasts):
     settings = Settings(max_tokens=8, raw=True)
     with Batch(str(tiny_target), settings=settings, **options) as batch:
         wanted = [result.text for result in batch.run(prompts)]
-        k, failed = 0, True
-        while failed:
-            k += 1
-            decodes.fail(Role.TARGET, k, lasts, ANSWERS[k % 3])
+        for k in decodes.each(lasts):
             results = list(batch.run(prompts))
-            failed = bool(decodes.failed)
-            decodes.fail(Role.TARGET, 0)
+            decodes.disarm()
             assert len(results) == len(prompts), k
             right = [result.error or result.text == text for result, text in zip(results, wanted)]
             assert all(right), (k, results)
-            assert failed or not any(result.error for result in results), k
+            assert decodes.failed or not any(result.error for result in results), k
             assert [result.text for result in batch.run(prompts)] == wanted, k
     assert k > 5
 
 
 @lasting
 def test_a_failing_target_is_one_sentence(command, decodes, lasts):
-    decodes.fail(Role.TARGET, 0)
     code, reference, _ = command("--draft", "none", "--companion", "none")
     assert (code, len(reference) > 20) == (0, True)
-    k, failed = 0, True
-    while failed:
-        k += 3
-        decodes.fail(Role.TARGET, k, lasts, ANSWERS[k % 3])
+    for k in decodes.each(lasts, 3):
         code, text, said = command("--draft", "none", "--companion", "none")
-        failed = bool(decodes.failed)
-        assert code == int(failed), k
+        assert code == min(1, decodes.failed), k
         assert reference.startswith(text.rstrip("\n")), k
-        assert said.startswith("pyspec: ") is failed, said
+        assert said.startswith("pyspec: ") is bool(code), said
         assert len(said.splitlines()) == 1, said
     assert k > 12
 
@@ -164,18 +146,15 @@ def test_a_failing_target_is_one_sentence(command, decodes, lasts):
 def test_an_end_anywhere_is_the_end(open_llama, both, ends, theta, lasts):
     llm = open_llama(**both, verification=Margin(theta, budget=0.0))
     reference = ask(llm, PROMPT, 24).ids
-    k, failed, inside = 0, True, 0
-    while failed:
-        k += 1
-        ends.arm(k, lasts)
+    inside = 0
+    for k in ends.each(lasts):
         answer = ask(llm, PROMPT, 24)
-        failed = bool(ends.failed)
         assert answer.ids == reference[: len(answer.ids)], k
         assert answer.finish_reason == "stop" or answer.ids == reference, k
         assert llm.input_ids[: llm.n_tokens].tolist() == (PROMPT + answer.ids)[: llm.n_tokens], k
         assert llm.n_tokens >= len(PROMPT) + len(answer.ids) - 1, k
         inside += answer.finish_reason == "stop" and answer.flags[-1] == "a"
-        ends.arm(0)
+        ends.disarm()
         assert ask(llm, PROMPT, 24).ids == reference, k
     assert inside > 5  # drafted tokens that were accepted, and the end
 
@@ -183,12 +162,8 @@ def test_an_end_anywhere_is_the_end(open_llama, both, ends, theta, lasts):
 def test_an_end_anywhere_ends_the_command(command, ends):
     _, reference, _ = command()
     lengths = set()
-    k, failed = 0, True
-    while failed:
-        k += 5
-        ends.arm(k)
+    for k in ends.each(step=5):
         code, text, _ = command()
-        failed = bool(ends.failed)
         assert code == 0
         assert reference.startswith(text.rstrip("\n")), k
         lengths.add(len(text))
@@ -198,10 +173,8 @@ def test_an_end_anywhere_ends_the_command(command, ends):
 @lasting
 def test_a_failing_allocation_is_one_error(open_llama, both, allocations, lasts):
     reference = ask(open_llama(**both), PROMPT).ids
-    k, failed, errors = 0, True, 0
-    while failed:
-        k += 1
-        allocations.arm(k, lasts)
+    errors = 0
+    for k in allocations.each(lasts):
         llm, code = None, lib.PS_E_NOMEM
         try:
             llm = open_llama(**both)
@@ -209,8 +182,7 @@ def test_a_failing_allocation_is_one_error(open_llama, both, allocations, lasts)
         except EngineError as error:
             errors, code = errors + 1, error.code
         assert code == lib.PS_E_NOMEM, k
-        failed = bool(allocations.failed)
-        allocations.arm(0)
+        allocations.disarm()
         if llm is not None:
             assert ask(llm, PROMPT).ids == reference, k
             llm.close()
@@ -220,12 +192,9 @@ def test_a_failing_allocation_is_one_error(open_llama, both, allocations, lasts)
 @lasting
 def test_a_failing_allocation_is_one_sentence(command, allocations, lasts):
     _, reference, _ = command()
-    k, failed, errors = 0, True, 0
-    while failed:
-        k += 4
-        allocations.arm(k, lasts)
+    errors = 0
+    for k in allocations.each(lasts, 4):
         code, text, said = command()
-        failed = bool(allocations.failed)
         errors += code
         assert code == 1 if said.startswith("pyspec: ") else text == reference, (k, said)
         assert "Traceback" not in said

@@ -16,9 +16,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def gpt2(folder, positions):
-    path = folder / f"gpt2-{positions}.gguf"
-    path.write_bytes(tiny_positions.gpt2(positions).build())
-    return path
+    return tiny_positions.gpt2(positions).write(folder / f"gpt2-{positions}.gguf")
 
 
 @pytest.mark.parametrize("positions", [20, 100, 256])
@@ -72,11 +70,9 @@ def test_side_models_know_as_many_positions(role, tmp_path, tiny_target):
 def test_other_kinds_are_refused_by_name(arch, tmp_path):
     """Encoders, embedders, diffusion models: before anything is loaded, as a target and beside one."""
     made = tiny_llama()
-    good = tmp_path / "good.gguf"
-    good.write_bytes(made.build())
+    good = made.write(tmp_path / "good.gguf")
     made.kv["general.architecture"] = (STR, arch)
-    path = tmp_path / "other.gguf"
-    path.write_bytes(made.build())
+    path = made.write(tmp_path / "other.gguf")
     with pytest.raises(UnsupportedModel, match=f"a {arch} model"):
         load(path)
     with pytest.raises(UnsupportedModel, match=f"a {arch} model"):
@@ -87,9 +83,9 @@ def test_a_model_that_looks_ahead_is_refused(tmp_path):
     """Whatever its architecture, and where an override makes it one: llama.cpp ends the process for its longer prompts."""
     made = tiny_llama()
     good, path = tmp_path / "good.gguf", tmp_path / "ahead.gguf"
-    good.write_bytes(made.build())
+    made.write(good)
     made.kv["llama.attention.causal"] = (BOOL, False)
-    path.write_bytes(made.build())
+    made.write(path)
     for options in ({}, {"n_batch": 64, "n_ubatch": 32}):
         with pytest.raises(UnsupportedModel, match="is not causal"):
             load(path, **options)
@@ -101,16 +97,14 @@ def test_a_model_that_looks_ahead_is_refused(tmp_path):
 
 
 def test_a_command_says_it(tmp_path, command):
-    path = tmp_path / "bert.gguf"
-    path.write_bytes(tiny_positions.bert(64).build())
+    path = tiny_positions.bert(64).write(tmp_path / "bert.gguf")
     code, said = command(path)
     assert code == 1
     assert "'bert.gguf' is a bert model, which turns texts into embeddings" in said
 
 
 def test_an_embedder_embeds(tmp_path):
-    path = tmp_path / "bert.gguf"
-    path.write_bytes(tiny_positions.bert(64).build())
+    path = tiny_positions.bert(64).write(tmp_path / "bert.gguf")
     with load(path, embedding=True, n_ctx=512, n_ubatch=16) as llm:
         found = llm.create_embedding("a" * 200)["data"][0]["embedding"]
         assert len(found) == tiny_positions.WIDTH

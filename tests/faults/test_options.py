@@ -46,15 +46,9 @@ for path, options in json.load(sys.stdin):
 
 def end_of(folder, values):
     """The child's status, what it tried last, and its last words."""
-    made = {
-        "llama": tiny_llama(),
-        "gpt2": tiny_positions.gpt2(300),
-        "short": tiny_positions.bert(300),
-        "long": tiny_positions.bert(4096),
-    }
-    paths = {name: folder / f"{name}.gguf" for name in made}
-    for name, model in made.items():
-        paths[name].write_bytes(model.build())
+    made = {"llama": tiny_llama(), "gpt2": tiny_positions.gpt2(300)}
+    made |= {"short": tiny_positions.bert(300), "long": tiny_positions.bert(4096)}
+    paths = {name: model.write(folder / f"{name}.gguf") for name, model in made.items()}
     ways = [("llama", {}), ("gpt2", {})]
     ways += [(name, {"embedding": True, "n_ctx": 0}) for name in ("llama", "short", "long")]
     tried = [
@@ -65,13 +59,8 @@ def end_of(folder, values):
     ]
     sources = {**os.environ, "PYTHONPATH": str(Path(pyspec.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        check=False,
-        env=sources,
-        input=json.dumps(tried),
-        capture_output=True,
-        text=True,
-    )
+        [sys.executable, "-c", PROGRAM], check=False, env=sources, input=json.dumps(tried), capture_output=True, text=True,
+    )  # fmt: skip
     assert len(done.stdout.splitlines()) == len(tried) or done.returncode
     return done.returncode, "\n".join([*done.stdout.splitlines()[-1:], done.stderr[-300:]])
 

@@ -20,7 +20,7 @@ from helpers.make_gguf import (
     U8,
     U32,
     Gguf,
-    Tensor,
+    adapter,
     floats,
     read,
     tiny_llama,
@@ -50,33 +50,6 @@ TOKENIZERS = ("gpt2", "llama", "bert", "t5", "rwkv", "plamo2", "hybriddna", "whi
 """Kinds of tokenizers, the file's `tokenizer.ggml.model`."""
 
 
-def target() -> Gguf:
-    return tiny_llama()
-
-
-def head() -> Gguf:
-    return _written(lambda path: tiny_eagle.write(path, d2t=[3, 5, 7, 9, 11, 13]))
-
-
-def beside_head() -> Gguf:
-    return _written(lambda path: tiny.write(path, n_layer=tiny_eagle.N_LAYER))
-
-
-def mtp() -> Gguf:
-    return _written(lambda path: tiny.write(path, arch="qwen35", n_heads=1))
-
-
-def lora() -> Gguf:
-    made = Gguf({"general.type": (STR, "adapter"), "adapter.type": (STR, "lora")})
-    made.kv |= {"general.architecture": (STR, "llama"), "adapter.lora.alpha": (F32, 1.0)}
-    for seed, name in enumerate(_ADAPTED):
-        for end, shape in {"a": (WIDTH, 4), "b": (4, WIDTH)}.items():
-            made.tensors.append(
-                Tensor(f"blk.0.{name}.weight.lora_{end}", shape, floats(shape, seed))
-            )
-    return made
-
-
 def charsmap() -> Gguf:
     """A unigram tokenizer that writes "a" as "bc" and "\u00e9" as "e", which a double array says (Kanda 2018)."""
     made = tiny_llama()
@@ -92,8 +65,7 @@ def charsmap() -> Gguf:
         "tokenizer.ggml.eos_token_id": (U32, 1),
         "tokenizer.ggml.unknown_token_id": (U32, 2),
     }
-    for name in ("tokenizer.ggml.bos_token_id",):
-        made.kv.pop(name)
+    made.kv.pop("tokenizer.ggml.bos_token_id")
     embeddings = made.tensor("token_embd.weight")
     embeddings.shape = (WIDTH, len(words))
     embeddings.data = floats(embeddings.shape, 1)
@@ -127,7 +99,10 @@ def words(rng: random.Random) -> Gguf:
     made = tiny_words(rng.choice(PRE))
     if rng.random() < 0.3:
         made.kv["tokenizer.ggml.model"] = (STR, rng.choice(TOKENIZERS))
-        made.kv["tokenizer.ggml.scores"] = (ARR, (F32, [0.0] * len(_texts(made))))
+        made.kv["tokenizer.ggml.scores"] = (
+            ARR,
+            (F32, [0.0] * len(made.kv["tokenizer.ggml.tokens"][1][1])),
+        )
     pieces = []
     for _ in range(rng.randrange(1, 5)):
         kind = rng.choice(RUNS)
@@ -140,10 +115,6 @@ RUNS = (
     "a", "A", "7", " ", "-", "\n", "\r", "\t", "\u4e16", "\u0e01", "\u0301", "\U0001f600", "aA", "'s", "a7", " a", "\u00a0",
     "ab cd ", "{}", "\n\n ", "\x00", "\u3042", "<s>", "\ufffd", "\U0010ffff", "_", ".", "\u200d",
 )  # fmt: skip
-
-
-def _texts(made: Gguf) -> list[str]:
-    return list(made.kv["tokenizer.ggml.tokens"][1][1])
 
 
 def sound(kind: str) -> Gguf:
@@ -162,10 +133,10 @@ def _written(write: Callable[[Path], Path]) -> Gguf:
 
 
 BASES: dict[str, Callable[[], Gguf]] = {
-    "target": target,
-    "head": head,
-    "beside_head": beside_head,
-    "mtp": mtp,
-    "lora": lora,
+    "target": tiny_llama,
+    "head": lambda: _written(lambda path: tiny_eagle.write(path, d2t=[3, 5, 7, 9, 11, 13])),
+    "beside_head": lambda: _written(lambda path: tiny.write(path, n_layer=tiny_eagle.N_LAYER)),
+    "mtp": lambda: _written(lambda path: tiny.write(path, arch="qwen35", n_heads=1)),
+    "lora": lambda: adapter(*_ADAPTED),
     "charsmap": charsmap,
 }

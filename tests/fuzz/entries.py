@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,33 +71,13 @@ def by_batch(path: Path, **options: Any) -> str:
     return "answered" if any(result.error is None for result in results) else "refused"
 
 
-def _drafted(path: Path, draft: str) -> str:
+def _drafted(path: Path, draft: Path | str) -> str:
     """Answers with drafts that read states: greedy and drawn, short texts and one beyond the window, one after another."""
-    with _class(path, n_ctx=192, draft=draft, length="fixed:5") as llm:
+    with _class(path, n_ctx=192, draft=str(draft), length="fixed:5") as llm:
         for text, temperature in (("abcab", 0.0), (LONG, 0.0), ("b", 1.0), (LONG + "b", 0.9)):
             llm.create_completion(text, max_tokens=12, temperature=temperature)
         _tolerate(lambda: llm.create_completion(TEXT, max_tokens=4))
     return "answered"
-
-
-def as_head(path: Path) -> str:
-    return _drafted(path.with_name("beside_head"), str(path))
-
-
-def as_head_in_a_batch(path: Path) -> str:
-    return by_batch(path.with_name("beside_head"), draft=str(path))
-
-
-def with_its_head(path: Path) -> str:
-    return _drafted(path, "mtp")
-
-
-def with_a_head_by_itself(path: Path) -> str:
-    return _drafted(path, "auto")
-
-
-def with_its_head_in_a_batch(path: Path) -> str:
-    return by_batch(path, draft="mtp")
 
 
 def as_adapter(path: Path) -> str:
@@ -124,18 +105,9 @@ def with_overrides_by_command(path: Path) -> str:
 
 
 TEXTS = (
-    "a",
-    "aaaaaaa a",
-    "\u00e9a\u00e9",
-    "\u00c3",
-    "\u00e8 \u4e16\u754c",
-    " ",
-    "\n",
-    "a\0b",
-    "\U0010ffff\u0301\u200d",
-    "".join(map(chr, range(1, 0x250))),
-    "\u00e9" * 3000,
-)
+    "a", "aaaaaaa a", "\u00e9a\u00e9", "\u00c3", "\u00e8 \u4e16\u754c", " ", "\n", "a\0b", "\U0010ffff\u0301\u200d",
+    "".join(map(chr, range(1, 0x250))), "\u00e9" * 3000,
+)  # fmt: skip
 BYTES = (b"\xc3", b"a\xc3\xa9\xe9", b"\xff\xfe\xfd", b"\xf7\xbf\xbf\xbf", bytes(range(256)))
 
 
@@ -167,8 +139,8 @@ Entry = Callable[[Path], str]
 
 FIRST: dict[str, dict[str, Entry]] = {
     "target": {"class": by_class, "command": by_command},
-    "head": {"head": as_head},
-    "mtp": {"mtp": with_its_head, "auto": with_a_head_by_itself},
+    "head": {"head": lambda path: _drafted(path.with_name("beside_head"), path)},
+    "mtp": {"mtp": partial(_drafted, draft="mtp"), "auto": partial(_drafted, draft="auto")},
     "lora": {"lora": as_adapter},
     "charsmap": {"texts": by_texts, "command": by_command},
     "override": {"override": with_overrides, "command": with_overrides_by_command},
@@ -178,7 +150,7 @@ FIRST: dict[str, dict[str, Entry]] = {
 
 THEN: dict[str, dict[str, Entry]] = {
     "target": {"draft": by_side, "batch": by_batch},
-    "head": {"batch": as_head_in_a_batch},
-    "mtp": {"batch": with_its_head_in_a_batch},
+    "head": {"batch": lambda path: by_batch(path.with_name("beside_head"), draft=str(path))},
+    "mtp": {"batch": partial(by_batch, draft="mtp")},
 }
 """What those that were answered go through as well: what is refused is refused by the same lines everywhere."""

@@ -20,20 +20,8 @@ from helpers.make_gguf import ARR, BOOL, F32, I32, STR, U8, U32, U64, Gguf, Tens
 NUMBERS = [0, 1, 2, 3, 7, 31, 512, 513, 2**16, 2**31 - 1, 2**31, 2**32 - 1]
 FLOATS = [0.0, -1.0, 1e-5, 1e30, float("inf"), float("-inf"), float("nan")]
 WORDS = [
-    "",
-    "llama",
-    "bert",
-    "gpt2",
-    "t5",
-    "rwkv",
-    "none",
-    "plamo2",
-    "no_vocab",
-    "\0",
-    "é",
-    "x" * 70000,
-    "../x",
-]
+    "", "llama", "bert", "gpt2", "t5", "rwkv", "none", "plamo2", "no_vocab", "\0", "é", "x" * 70000, "../x",
+]  # fmt: skip
 TEMPLATES = [
     "{{ 'a'*10**9 }}", "{% for %}", "{{" + "(" * 3000 + ")" * 3000 + "}}", "{{ messages[0]['content'] }}",
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "\ufffd\0<|im_start|>",
@@ -59,19 +47,8 @@ OWN = [
 """Keys that heads and hybrids have beyond a llama's."""
 
 ARCHS = [
-    "llama",
-    "gemma3",
-    "mamba",
-    "rwkv6",
-    "t5",
-    "bert",
-    "qwen3moe",
-    "deepseek2",
-    "plamo2",
-    "granite",
-    "",
-    "gpt2",
-]
+    "llama", "gemma3", "mamba", "rwkv6", "t5", "bert", "qwen3moe", "deepseek2", "plamo2", "granite", "", "gpt2",
+]  # fmt: skip
 
 
 def mutant(seed: int, kind: str = "target") -> bytes:
@@ -128,12 +105,10 @@ def _change_value(made: Gguf, rng: random.Random) -> None:
         made.kv[key] = _scalar(rng)
 
 
-def _add_key(made: Gguf, rng: random.Random) -> None:
-    made.kv[rng.choice(KEYS)] = _scalar(rng)
-
-
-def _add_own(prefix: str) -> Callable[[Gguf, random.Random], None]:
-    keys = [*(key.replace("llama.", f"{prefix}.") for key in KEYS), *(f"{prefix}.{k}" for k in OWN)]
+def _add_key(prefix: str = "llama") -> Callable[[Gguf, random.Random], None]:
+    """Adds a key, of those that heads and hybrids have as well where the prefix is theirs."""
+    own = OWN if prefix != "llama" else ()
+    keys = [*(key.replace("llama.", f"{prefix}.") for key in KEYS), *(f"{prefix}.{k}" for k in own)]
 
     def add(made: Gguf, rng: random.Random) -> None:
         made.kv[rng.choice(keys)] = _scalar(rng)
@@ -207,10 +182,8 @@ def _change_tensor(made: Gguf, rng: random.Random) -> None:
 
 
 def _add_template(made: Gguf, rng: random.Random) -> None:
-    made.kv[rng.choice(["tokenizer.chat_template", "tokenizer.chat_template.tool_use"])] = (
-        STR,
-        rng.choice(TEMPLATES),
-    )
+    key = rng.choice(["tokenizer.chat_template", "tokenizer.chat_template.tool_use"])
+    made.kv[key] = (STR, rng.choice(TEMPLATES))
 
 
 def _change_counts(made: Gguf, rng: random.Random) -> None:
@@ -320,7 +293,7 @@ def _overrides(rng: random.Random) -> bytes:
 _Change = Callable[[Gguf, random.Random], None]
 
 _ANY: list[_Change] = [
-    _change_value, _change_value, _change_value, _add_key, _add_key, _drop_key, _change_arch, _change_words,
+    _change_value, _change_value, _change_value, *[_add_key()] * 2, _drop_key, _change_arch, _change_words,
     _change_words, _change_kinds, _change_tensor, _change_tensor, _add_template, _change_counts,
 ]  # fmt: skip
 _BESIDE: list[_Change] = [
@@ -330,9 +303,9 @@ _BESIDE: list[_Change] = [
 
 CHANGES: dict[str, list[_Change]] = {
     "target": _ANY,
-    "head": [*_BESIDE, *[_add_own("eagle3")] * 3],
-    "mtp": [*_BESIDE, *[_add_own("qwen35")] * 3],
-    "lora": [*_BESIDE, _add_own("adapter"), _change_shape, _change_shape, _change_tensor],
-    "charsmap": [*[_change_map] * 8, _change_kinds, _change_words, _change_array, _add_key],
+    "head": [*_BESIDE, *[_add_key("eagle3")] * 3],
+    "mtp": [*_BESIDE, *[_add_key("qwen35")] * 3],
+    "lora": [*_BESIDE, _add_key("adapter"), _change_shape, _change_shape, _change_tensor],
+    "charsmap": [*[_change_map] * 8, _change_kinds, _change_words, _change_array, _add_key()],
 }
 KINDS = (*CHANGES, "override", "words")

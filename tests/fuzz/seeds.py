@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
-from helpers.make_gguf import ARR, F32, STR, U32, Gguf, tiny_llama
+from helpers.make_gguf import ARR, F32, STR, U32, Gguf, says, tiny_llama
 
 EPS = "llama.attention.layer_norm_rms_epsilon"
-
-
-def _set(key: str, kind: int, value: Any) -> Callable[[Gguf], None]:
-    return lambda made: made.kv.update({key: (kind, value)})
 
 
 def _words(change: Callable[[list[str]], list[str]]) -> Callable[[Gguf], None]:
@@ -49,27 +44,19 @@ NUMBERS = (2274, 2977)
 """Mutants that did: a tokenizer without end, and a text whose first space could not be spelled."""
 
 SEEDS: dict[str, Callable[[Gguf], None]] = {
-    "no-layers": _set("llama.block_count", U32, 0),
-    "513-layers": _set("llama.block_count", U32, 513),
-    "two-tokens-of-one-text": _words(lambda words: [*words[:-1], words[-2]]),
     "an-empty-token": _words(lambda words: [*words[:-1], ""]),
-    "empty-tokens": _words(lambda words: [""] * len(words)),
     "nul-in-a-token": _words(lambda words: [*words[:-1], "a\0b"]),
     "no-byte-tokens": _words(lambda words: [f"w{i}" for i in range(len(words))]),
-    "eps-nan": _set(EPS, F32, math.nan),
-    "eps-minus-infinity": _set(EPS, F32, -math.inf),
-    "eps-minus-one": _set(EPS, F32, -1.0),
+    "eps-nan": says(EPS, F32, math.nan),
+    "eps-minus-infinity": says(EPS, F32, -math.inf),
+    "eps-minus-one": says(EPS, F32, -1.0),
     "one-expert-too-many": _experts(3, 2),
     "expert-counts-without-end": _experts(1, 2**31),
     "rope-factor-0": _rope("linear", 0.0),
     "rope-factor-nan": _rope("yarn", math.nan),
     "rope-scaling-unknown": _rope("none\0", 1.0),
-    "tokenizer-bert": _set("tokenizer.ggml.model", STR, "bert"),
+    "tokenizer-bert": says("tokenizer.ggml.model", STR, "bert"),
     "tokenizer-without-end": _rwkv,
-    "template-that-stalls": _set("tokenizer.chat_template", STR, "{{ 'a'*10**9 }}"),
-    "template-of-brackets": _set(
-        "tokenizer.chat_template", STR, "{{" + "(" * 3000 + ")" * 3000 + "}}"
-    ),
 }
 
 

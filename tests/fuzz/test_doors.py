@@ -31,22 +31,14 @@ WORDS = words(
     "user assistant system tool function developer auto none required text json_object json_schema object array string "
     "integer name f type properties anyOf $ref #/$defs/a allowed_tools root a"
 )
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers(-3, 2**33)
-    | st.floats()
-    | st.sampled_from(WORDS)
-    | st.text(max_size=6)
-)
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 2**33), st.floats(), st.sampled_from(WORDS), st.text(max_size=6)
+)  # fmt: skip
 values = st.recursive(
     scalars,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(WORDS) | st.text(max_size=4), inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS) | st.text(max_size=4), inner, max_size=4),
     max_leaves=8,
-)
+)  # fmt: skip
 FIELDS = words(
     "model stop n stream stream_options response_format speculation max_tokens max_completion_tokens seed grammar temperature "
     "top_k top_p min_p repeat_penalty presence_penalty frequency_penalty logit_bias logprobs top_logprobs tools tool_choice "

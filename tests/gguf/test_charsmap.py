@@ -85,7 +85,6 @@ def test_what_is_let_through_can_be_walked(nodes, found):
 def test_a_file_with_such_a_table_is_refused(entry, tmp_path):
     made = bases.sound("charsmap")
     made.kv["tokenizer.ggml.precompiled_charsmap"] = (ARR, entry)
-    path = tmp_path / "m.gguf"
-    path.write_bytes(made.build())
+    path = made.write(tmp_path / "m.gguf")
     with pytest.raises(ModelInvalid, match="precompiled_charsmap"):
         read_header(path)

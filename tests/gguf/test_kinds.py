@@ -116,16 +116,6 @@ def test_auto_does_not_take_it(tmp_path, kind, monkeypatch):
         SpeculativeLlama(str(target), draft=str(path), n_ctx=64, verbose=False, trust=True)
 
 
-def test_a_draft_beside_the_model_is_taken_first(tmp_path, monkeypatch):
-    """A file of its folder whose name says so, before smaller ones elsewhere; others of the folder are left alone."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    target = tiny.write(tmp_path / "target-8b.gguf", n_layer=12)
-    tiny.write(tmp_path / "other.gguf", n_layer=1)
-    tiny.write(tmp_path / "small-draft.gguf", n_layer=2)
-    write(tmp_path / "eagle3-for-70b.gguf", "eagle3", "fc.weight")
-    assert [found.name for found in drafts_here(target)] == ["small-draft"]
-
-
 PAGE = Path(__file__).resolve().parents[2] / ".docs/pages/drafts.md"
 SAYS = {
     **dict.fromkeys(ONE_HEAD - NO_STATES, "runs"),

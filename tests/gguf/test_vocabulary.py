@@ -74,7 +74,7 @@ def made(tmp_path_factory):
         path = folder / f"{size}-{odd}.gguf"
         if not path.exists():
             words = [f"word{i}" if i != odd else "odd" for i in range(size)]
-            tiny.write_tokens(path, words)
+            tiny.write(path, tokens=words, n_layer=1)
         return read_vocabulary(parse_header(path))
 
     return read
@@ -95,7 +95,6 @@ def test_more_kinds_than_tokens(tmp_path):
     file = tiny_llama()
     _, (of, kinds) = file.kv["tokenizer.ggml.token_type"]
     file.kv["tokenizer.ggml.token_type"] = (ARR, (of, [*kinds, 3, 3, 4]))
-    path = tmp_path / "m.gguf"
-    path.write_bytes(file.build())
+    path = file.write(tmp_path / "m.gguf")
     facts = facts_of(path)
     assert [i for i, _ in facts.vocabulary.marks] == [1, 2]

@@ -29,6 +29,12 @@ WORDS = [
 ]  # fmt: skip
 """Tokens of several characters, and of several bytes."""
 
+SCHEMA = {
+    "type": "object", "required": ["name", "tags", "kind"],
+    "properties": {
+        "name": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}}, "kind": {"enum": ["a", "b"]},
+    },
+}  # fmt: skip
 GRAMMARS = {
     **{name: text for name, text in vars(llama_grammar).items() if name.endswith("_GBNF")},
     "a word that is the beginning of another": 'root ::= "a" "bc" | "ab" "d" | [a-z]* "a"',
@@ -40,19 +46,7 @@ GRAMMARS = {
     "nothing": 'root ::= x "a"\nx ::= | "b"',
     "groups over several lines": 'root ::= (\n "a"\n | "b" )\n',
     "nested repetitions": 'root ::= ((("a"?){3}){3} "b")*',
-    "a schema that llama.cpp wrote": llama_grammar.json_schema_to_gbnf(
-        json.dumps(
-            {
-                "type": "object",
-                "required": ["name", "tags", "kind"],
-                "properties": {
-                    "name": {"type": "string"},
-                    "tags": {"type": "array", "items": {"type": "string"}},
-                    "kind": {"enum": ["a", "b"]},
-                },
-            }
-        )
-    ),
+    "a schema that llama.cpp wrote": llama_grammar.json_schema_to_gbnf(json.dumps(SCHEMA)),
     "right recursion twice": 'root ::= "a" root "b" | "a" root "c" | "a"',
 }
 

@@ -125,13 +125,7 @@ def test_a_schema_holds(name, takes):
     defs = schema if isinstance(schema, dict) and "$defs" in schema else {}
     inside = {"$id": "urn:x", **schema} if isinstance(schema, dict) else schema
     if not defs:
-        whole = {
-            "type": "object",
-            "properties": {"v": inside},
-            "required": ["v"],
-            "additionalProperties": False,
-        }
-        assert takes(of_schema(whole), f'{{"v":{right[0]}}}')
+        assert takes(of_schema(of("v", v=inside)), f'{{"v":{right[0]}}}')
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -206,13 +200,7 @@ LOOSE: dict[str, tuple[Any, list[str], list[str]]] = {
 @pytest.mark.parametrize("name", LOOSE)
 def test_a_tools_argument_follows_what_can_be_held(name, takes):
     part, right, wrong = LOOSE[name]
-    schema = {
-        "type": "object",
-        "properties": {"v": part, "n": {"type": "integer"}},
-        "required": ["v", "n"],
-        "$defs": DEFS,
-        "definitions": DEFS,
-    }
+    schema = {**of("v", "n", v=part, n=INT), "$defs": DEFS, "definitions": DEFS}
     language = Language(json_expression(tool_schema(schema)))
     for text in (*right, *wrong):
         assert takes(language, f'{{"v":{text},"n":1}}') == (text in right), text

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from pyspec._lib import check, ffi, lib
 from pyspec.draft.lookup import Drafter, Proposal
 from pyspec.draft.policies import make_policy, parse_length
+from pyspec.draft.simple import FixedPolicy
+from pyspec.draft.types import Outcome, Place
 from pyspec.engine.contexts import Contexts, Layout, Models
 from pyspec.engine.handle import Engine, Gate
 from pyspec.engine.round import Run
@@ -34,10 +36,7 @@ def ask(
     llm: Any, prompt: Sequence[int], n: int | None = 40, sampling: Sampling = GREEDY, **options: Any
 ) -> Answer:
     """Answer a prompt of ids with `llm.steps`."""
-    return flatten(list(llm.steps(prompt, sampling, max_tokens=n, **options)))
-
-
-def flatten(steps: list[Step]) -> Answer:
+    steps: list[Step] = list(llm.steps(prompt, sampling, max_tokens=n, **options))
     tokens = [token for step in steps for token in step.tokens]
     ids, gaps, preferred = (
         [getattr(t, what) for t in tokens] for what in ("id", "gap", "preferred")
@@ -105,6 +104,40 @@ def counters(engine: Engine) -> Counters:
     found = ffi.new("ps_counters *")
     check(lib.ps_counters_get(engine._engine, found))
     return Counters(tuple(found.decodes), tuple(found.rows), found.refed)
+
+
+class Diary(FixedPolicy):
+    """Writes down what it is asked and told: the calls by name, and the places, outcomes and rounds that came with them."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__(k)
+        self.calls: list[str] = []
+        self.places: list[Place] = []
+        self.outcomes: list[Outcome] = []
+        self.rounds: list[tuple[Any, ...]] = []
+
+    def begin_answer(self) -> None:
+        self.calls.append("begin_answer")
+        super().begin_answer()
+
+    def watch(self, *round_: Any) -> None:
+        self.calls.append("watch")
+        self.rounds.append(round_)
+        super().watch(*round_)
+
+    def plan(self, places: Any) -> Any:
+        self.calls.append("plan")
+        self.places += places
+        return super().plan(places)
+
+    def choose(self, drafts: Any) -> Any:
+        self.calls.append("choose")
+        return super().choose(drafts)
+
+    def observe(self, outcome: Outcome) -> None:
+        self.calls.append("observe")
+        self.outcomes.append(outcome)
+        super().observe(outcome)
 
 
 class Scripted(Drafter):

@@ -211,21 +211,18 @@ class Source:
         return run
 
     def _answer(self, runs, tokens):
-        live = runs
+        live, engine = runs, self.contexts.engine
         while live := [run for run in live if len(run.tokens) < len(PROMPT) + tokens]:
             for run in live:  # an end is a token like others
                 run.finish_reason = None
-            fills = [(run.seq, missing, -1) for run in live if (missing := self._missing(run))]
-            if fills:
-                self.contexts.engine.verify(fills)
+            missing = {run.seq: len(run.tokens) - 1 - engine.held(0, run.seq) for run in live}
+            if fills := [(seq, n, -1) for seq, n in missing.items() if n]:
+                engine.verify(fills)
             self.contexts.loop.round(live, self.policy)
         for run in runs:
             self.drafted += run.tally.drafted
             self.verified += run.tally.verified
             self.accepted += run.tally.accepted
-
-    def _missing(self, run):
-        return len(run.tokens) - 1 - self.contexts.engine.held(0, run.seq)
 
 
 def apart(counts, expected):

@@ -7,6 +7,7 @@ it and call `build`.
 import math
 import random
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,15 @@ class Gguf:
         header = b"".join(out)
         return b"".join([header, b"\0" * (-len(header) % self.alignment), *data])
 
+    def write(self, path: Path) -> Path:
+        path.write_bytes(self.build())
+        return path
+
+
+def says(key: str, kind: int, content: Any) -> Callable[[Gguf], None]:
+    """A change: the file says this of itself."""
+    return lambda made: made.kv.update({key: (kind, content)})
+
 
 def read(path: Path) -> Gguf:
     """A sound file of ours, in pieces."""
@@ -144,6 +154,17 @@ def tiny_llama(layers: int = 1, width: int = 32) -> Gguf:
     return Gguf(kv, tensors)
 
 
+def adapter(*names: str, a: tuple[int, ...] = (32, 4), b: tuple[int, ...] = (4, 32)) -> Gguf:
+    """A LoRA adapter for these matrices of the tiny llama's layer, whose halves have these shapes."""
+    made = Gguf({"general.type": (STR, "adapter"), "adapter.type": (STR, "lora")})
+    made.kv |= {"general.architecture": (STR, "llama"), "adapter.lora.alpha": (F32, 1.0)}
+    for seed, name in enumerate(names or ["attn_q"]):
+        for end, shape in {"a": a, "b": b}.items():
+            whole = f"blk.0.{name}.weight.lora_{end}"
+            made.tensors.append(Tensor(whole, shape, floats(shape, seed)))
+    return made
+
+
 def split(folder: Path, count: int = 3) -> list[Path]:
     """Writes a model in parts: everything but the tensors is in the first."""
     whole = tiny_llama()
@@ -158,8 +179,7 @@ def in_parts(whole: Gguf, folder: Path, shares: list[list[Tensor]]) -> list[Path
         kv |= {"split.no": (U16, i), "split.count": (U16, count)}
         kv["split.tensors.count"] = I32, len(whole.tensors)
         name = f"big-{i + 1:05d}-of-{count:05d}.gguf"
-        paths.append(folder / name)
-        paths[-1].write_bytes(Gguf(kv, share).build())
+        paths.append(Gguf(kv, share).write(folder / name))
     return paths
 
 

@@ -1,21 +1,17 @@
 """What each test costs, its children included: a run names those that took over PYSPEC_TEST_SECONDS of processor time at its end.
 
 Such a test should be made smaller, or be marked `slow`. It does not fail: the same work takes several times as long on another
-machine, and sound work would be lost. With PYSPEC_TEST_COSTS=FILE each test adds a line there: seconds of set-up, of the test
-itself, and its name.
+machine, and sound work would be lost. What a set-up costs may serve a whole module, so that it is nobody's.
 """
 
 import os
 from collections.abc import Generator
-from pathlib import Path
 
 import psutil
 import pytest
 
 LIMIT_S = float(os.environ.get("PYSPEC_TEST_SECONDS", "inf"))
-COSTS = os.environ.get("PYSPEC_TEST_COSTS")
 
-_SET_UP = pytest.StashKey[float]()
 _COST = "processor seconds"
 
 
@@ -26,24 +22,11 @@ def spent() -> float:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    """Remember what the set-up cost: it may serve a whole module, so that it is nobody's cost."""
-    before = spent()
-    result = yield
-    item.stash[_SET_UP] = spent() - before
-    return result
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Note what a test took, where a run of several processes finds it as well."""
     before = spent()
     result = yield
-    cost = spent() - before
-    item.user_properties.append((_COST, cost))
-    if COSTS:
-        with Path(COSTS).open("a", encoding="utf-8") as costs:
-            costs.write(f"{item.stash.get(_SET_UP, 0.0):.2f} {cost:.2f} {item.nodeid}\n")
+    item.user_properties.append((_COST, spent() - before))
     return result
 
 

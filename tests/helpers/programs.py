@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 
@@ -23,3 +24,16 @@ def pulled(
     manifest = json.dumps({"schemaVersion": 2, "layers": told}).encode()
     put(root / "manifests" / where / name.replace(":", "/"), manifest)
     return blobs["model"]
+
+
+def snapshot(root: Path, repo: str, **files: bytes) -> Path:
+    """What the hub's client leaves of files by stem: blobs, and a snapshot that links to them. Returns the first's link."""
+    folder = root / f"models--{repo.replace('/', '--')}"
+    put(folder / "refs/main", b"f" * 40)
+    made = []
+    for stem, raw in files.items():
+        blob = put(folder / "blobs" / hashlib.sha256(raw).hexdigest(), raw)
+        made.append(folder / "snapshots" / ("f" * 40) / f"{stem}.gguf")
+        made[-1].parent.mkdir(parents=True, exist_ok=True)
+        made[-1].symlink_to(os.path.relpath(blob, made[-1].parent))
+    return made[0]

@@ -281,12 +281,16 @@ def byte_tokens(model: str) -> list[str]:
     return [chr(byte if byte in shown else 256 + hidden.index(byte)) for byte in range(256)]
 
 
-def add_chat_vocabulary(
-    writer: gguf.GGUFWriter, template: str | None, marks: Sequence[str], *, model: str = "gpt2",
+def write_vocabulary(
+    path: Path, template: str | None, marks: Sequence[str], *, model: str = "gpt2",
     kind: gguf.TokenType = gguf.TokenType.CONTROL, named: Mapping[str, str] | None = None,
     add_bos: bool = False, space: bool = False,
-) -> int:  # fmt: skip
-    """All bytes, and marks of this kind; returns the number of tokens. named: further templates. space: in front of texts."""
+) -> Path:  # fmt: skip
+    """Write a file of a vocabulary alone, to be loaded with vocab_only: all bytes, and marks of this kind.
+
+    named: further templates. space: in front of texts.
+    """
+    writer = begun(path, "llama", 0, n_ctx=1 << 20)
     pair = "\u2581" if model == "llama" else "zz"
     tokens = ["<unk>", "<s>", "</s>", *byte_tokens(model), pair, "\u2581\u2581", *marks]
     byte = gguf.TokenType.BYTE if model == "llama" else gguf.TokenType.NORMAL
@@ -303,17 +307,4 @@ def add_chat_vocabulary(
         writer.add_chat_template(template)
     for name, source in (named or {}).items():
         writer.add_string(f"tokenizer.chat_template.{name}", source)
-    return len(tokens)
-
-
-def write_tokens(path: Path, tokens: list[str]) -> Path:
-    writer = gguf.GGUFWriter(path, "llama")
-    _vocabulary(writer, tokens, EOS)
-    return written(writer, path)
-
-
-def write_vocabulary(path: Path, template: str | None, marks: Sequence[str], **how: Any) -> Path:
-    """Write a file of a vocabulary alone, to be loaded with vocab_only; see `add_chat_vocabulary`."""
-    writer = begun(path, "llama", 0, n_ctx=1 << 20)
-    add_chat_vocabulary(writer, template, marks, **how)
     return written(writer, path)

@@ -1,7 +1,7 @@
 """A tiny random file of each architecture that llama.cpp knows: what its header has to say, and tensors as llama.cpp asks for.
 
 Which tensors there are, and their shapes, llama.cpp itself says: it is given the header and makes the model, in a process of
-its own, since it ends that for headers that do not suit it.
+its own, since it ends that for headers that do not suit it. Next-token heads (MTP) are layers more.
 """
 
 import ctypes
@@ -60,7 +60,7 @@ def _sizes(arch: str) -> tuple[int, int, int]:
     return (128, 1, 192) if arch in _LATENT else known.get(arch, (256, 2, 384))
 
 
-def header(arch: str, *, experts: bool) -> Gguf:
+def header(arch: str, *, experts: bool, n_heads: int = 0) -> Gguf:
     """Everything that some architecture wants to know, as this one wants it; no tensors."""
     width, heads, inner = _sizes(arch)
     layers, head = _LAYERS.get(arch, 2), width // heads
@@ -98,6 +98,8 @@ def header(arch: str, *, experts: bool) -> Gguf:
     made = Gguf({"general.architecture": (STR, arch)})
     made.kv |= {f"{arch}.{key}": value for key, value in facts.items()}
     made.kv |= {key: value for key, value in facts.items() if key.startswith("xielu.")}
+    if n_heads:
+        _add_heads(made, arch, n_heads)
     return _with_words(made, _TOKENS.get(arch, 0))
 
 
@@ -227,6 +229,25 @@ def _with_words(made: Gguf, at_least: int) -> Gguf:
     return made
 
 
+_LIKE_THE_FIRST = {"bailingmoe3"}
+"""Whose heads have attention where the last of the other layers has none."""
+_FLAT = {"glm4moe"}
+"""Whose heads turn positions in one dimension alone, as models of texts do."""
+
+
+def _add_heads(made: Gguf, arch: str, n_heads: int) -> None:
+    """Lists with an entry a layer get as many more."""
+    kind, layers = made.kv[f"{arch}.block_count"]
+    for key, (of, value) in list(made.kv.items()):
+        if key.startswith(arch) and isinstance(value, tuple) and len(value[1]) == layers:
+            like = value[1][0 if arch in _LIKE_THE_FIRST else -1]
+            made.kv[key] = of, (value[0], [*value[1], *[like] * n_heads])
+    made.kv[f"{arch}.block_count"] = kind, layers + n_heads
+    made.kv[f"{arch}.nextn_predict_layers"] = U32, n_heads
+    if arch in _FLAT:
+        del made.kv[f"{arch}.rope.dimension_sections"]
+
+
 class _Init(ctypes.Structure):
     _fields_ = [("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p)]
 
@@ -235,7 +256,7 @@ _NE = 16
 """Where in a ggml_tensor its four sizes are: behind its type and its buffer."""
 
 
-def _tensors(path: Path, report: int) -> None:
+def _tensors(path: Path, heads: bool, report: int) -> None:
     """Writes names and shapes of the tensors that llama.cpp makes for a header."""
     import llama_cpp
 
@@ -253,6 +274,8 @@ def _tensors(path: Path, report: int) -> None:
 
     params = lc.llama_model_default_params()
     params.n_gpu_layers = 0
+    if heads:
+        params.load_mtp = True
     callback = lc.llama_model_set_tensor_data_t(hear)
     model = lc.llama_model_init_from_user(
         read(os.fsencode(path), _Init(True, None)), callback, None, params
@@ -261,19 +284,20 @@ def _tensors(path: Path, report: int) -> None:
     os._exit(0)
 
 
-def write(path: Path, arch: str) -> bool:
+def write(path: Path, arch: str, n_heads: int = 0) -> bool:
     """Write a random file; whether it is whole: of what some headers say llama.cpp makes no model, then it has one tensor."""
     for experts in (False, True):
-        made = header(arch, experts=experts)
-        path.write_bytes(made.build())
-        said, _, _ = fork(partial(_tensors, path), 30)
+        made = header(arch, experts=experts, n_heads=n_heads)
+        made.write(path)
+        said, _, _ = fork(partial(_tensors, path, n_heads > 0), 30)
         if said.startswith("[["):
-            named = dict(reversed(json.loads(said)))  # some stand twice
+            found = json.loads(said)
+            named = dict(reversed(_needed(found) if n_heads else found))  # some stand twice
             made.tensors += [_random(name, sizes) for name, sizes in named.items()]
-            path.write_bytes(made.build())
+            made.write(path)
             return True
     made.tensors.append(_random("token_embd.weight", [_sizes(arch)[0], 263, 1, 1]))
-    path.write_bytes(made.build())
+    made.write(path)
     return False
 
 
@@ -286,3 +310,25 @@ def _random(name: str, sizes: list[int]) -> Tensor:
     if "ssm_a" in name:
         values = -abs(values)
     return Tensor(name, tuple(sizes), values.astype(np.float32).tobytes())
+
+
+def _needed(said: list[Any]) -> list[Any]:
+    """Without the scales of a head that it leaves out, which llama.cpp counts as missing; mimo2's heads with fused attention."""
+    found = [tensor for tensor in said if not tensor[0].endswith("scale")]
+    heads = {
+        name.split(".nextn.")[0] for name, _ in found if name.endswith(".nextn.eh_proj.weight")
+    }
+    if not any(name == f"{head}.attn_sinks.weight" for name, _ in found for head in heads):
+        return found
+    parts = {
+        f"{head}.attn_{what}.{kind}"
+        for head in heads
+        for what in "qkv"
+        for kind in ("weight", "bias")
+    }
+    sizes = dict(found)
+    kept = [tensor for tensor in found if tensor[0] not in parts]
+    for head in heads:
+        rows = sum(sizes[f"{head}.attn_{what}.weight"][1] for what in "qkv")
+        kept.append([f"{head}.attn_qkv.weight", [sizes[f"{head}.attn_q.weight"][0], rows, 1, 1]])
+    return kept

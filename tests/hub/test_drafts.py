@@ -1,12 +1,11 @@
 """Which models can draft for which, among files made for the test."""
 
-import hashlib
 from pathlib import Path
 
 import msgspec
 import pytest
 from helpers import tiny, tiny_eagle
-from helpers.programs import pulled, put
+from helpers.programs import pulled, put, snapshot
 
 from pyspec.gguf.header import Facts, facts_of
 from pyspec.gguf.vocabulary import VocabularyHash
@@ -70,19 +69,9 @@ GEMMA = "dcd50b2ac8a246b98cc3b73dac3427397ad4f65f107edd8a6a61e46cc179862b"
 QWEN = {151643: "<|endoftext|>", 151644: "<|im_start|>", 151645: "<|im_end|>"}
 THINKING = {151665: "<tool_response>", 151667: "<think>", 151668: "</think>"}
 LLAMA = {128000: "<|begin_of_text|>", 128001: "<|end_of_text|>"}
-
-
-DEEPSEEK = {
-    0: "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
-    1: "<\uff5cend\u2581of\u2581sentence\uff5c>",
-}
-
-
-DISTILLED = {
-    151643: "<\uff5cend\u2581of\u2581sentence\uff5c>",
-    151644: "<\uff5cUser\uff5c>",
-    151646: "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
-}
+BEGIN, END = (f"<\uff5c{which}\u2581of\u2581sentence\uff5c>" for which in ("begin", "end"))
+DEEPSEEK = {0: BEGIN, 1: END}
+DISTILLED = {151643: END, 151644: "<\uff5cUser\uff5c>", 151646: BEGIN}
 
 
 def large(architecture, n_vocab, marks, before="", name=""):
@@ -217,13 +206,8 @@ def ollama(home, target, draft):
 
 
 def hugging_face(home, target, draft):
-    folder = home / ".cache/huggingface/hub/models--maker--toy-8b-GGUF"
-    snapshot = folder / "snapshots" / ("f" * 40)
-    snapshot.mkdir(parents=True)
-    for name, raw in (("toy-8b-Q4_K_M.gguf", target), ("eagle3-toy-Q8_0.gguf", draft)):
-        blob = put(folder / "blobs" / hashlib.sha256(raw).hexdigest(), raw)
-        (snapshot / name).symlink_to(blob)
-    return snapshot / "toy-8b-Q4_K_M.gguf"
+    files = {"toy-8b-Q4_K_M": target, "eagle3-toy-Q8_0": draft}
+    return snapshot(home / ".cache/huggingface/hub", "maker/toy-8b-GGUF", **files)
 
 
 def lm_studio(home, target, draft):

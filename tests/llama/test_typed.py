@@ -9,7 +9,9 @@ import sys
 import pytest
 from helpers.sources import ROOT
 
-EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+EXAMPLE = re.findall(
+    r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+)[0]
 
 REVEALED = """
 reveal_type(chunk["choices"][0]["delta"].get("content"))
@@ -39,10 +41,8 @@ follow_imports = skip
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     pytest.importorskip("mypy", reason="the extra [dev] is not installed")
-    found = EXAMPLE.search((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert found is not None
     script = tmp_path_factory.mktemp("typed") / "example.py"
-    script.write_text(found[1] + REVEALED, encoding="utf-8")
+    script.write_text(EXAMPLE + REVEALED, encoding="utf-8")
     (script.parent / "mypy.ini").write_text(CONFIG)
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--cache-dir", os.devnull, script.name],
@@ -67,10 +67,8 @@ def test_only_slips_are_errors(said):
 def test_pyright_finds_the_slips_alone(tmp_path):
     """The checker of editors, in its fork that needs no network: the same engine."""
     pytest.importorskip("basedpyright", reason="the extra [dev] is not installed")
-    found = EXAMPLE.search((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert found is not None
     after = REVEALED.split("\n", 2)[2]  # behind a loop, its variable may be unbound
-    (tmp_path / "example.py").write_text(found[1] + after, encoding="utf-8")
+    (tmp_path / "example.py").write_text(EXAMPLE + after, encoding="utf-8")
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
     done = subprocess.run(
         [sys.executable, "-m", "basedpyright", "-p", ".", "--outputjson", "--pythonpath", sys.executable],

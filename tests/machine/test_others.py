@@ -1,6 +1,5 @@
 """Folders laid out as ollama, LM Studio, the Hugging Face cache and llama.cpp lay them out."""
 
-import hashlib
 import json
 import os
 import re
@@ -31,21 +30,14 @@ def ollama(root, name, raw=TINY, **where):
     return programs.pulled(root, name, template=b"{{ x }}", model=raw, **where)
 
 
-def lm_studio(root, repo="maker/toy-GGUF", file="toy-Q4_K_M.gguf"):
+def lm_studio(root, file="toy-Q4_K_M.gguf"):
     """What LM Studio leaves: PUBLISHER/REPOSITORY/FILE."""
-    put(root / repo / f"mmproj-{file}", b"x")
-    return put(root / repo / file)
+    put(root / f"maker/toy-GGUF/mmproj-{file}", b"x")
+    return put(root / "maker/toy-GGUF" / file)
 
 
-def hugging_face(root, repo="maker/toy-GGUF", file="toy-Q4_K_M.gguf"):
-    """What the hub's client leaves: a blob, and a snapshot that links to it."""
-    folder = root / f"models--{repo.replace('/', '--')}"
-    blob = put(folder / "blobs" / hashlib.sha256(TINY).hexdigest())
-    put(folder / "refs/main", b"f" * 40)
-    path = folder / "snapshots" / ("f" * 40) / file
-    path.parent.mkdir(parents=True)
-    path.symlink_to(os.path.relpath(blob, path.parent))
-    return path
+def hugging_face(root):
+    return programs.snapshot(root, "maker/toy-GGUF", **{"toy-Q4_K_M": TINY})
 
 
 def llama_cpp(root):

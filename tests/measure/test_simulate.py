@@ -3,41 +3,12 @@
 import itertools
 
 import pytest
+from helpers.answers import Diary
 from helpers.making import FLAT, synthetic
 from measure.oracle import oracle_speed
-from measure.simulate import Costs, Player, Times, fixed_speed, load_rounds, save_rounds
+from measure.simulate import Costs, Player, Times, fixed_speed
 
 from pyspec.draft.simple import FixedPolicy
-from pyspec.draft.types import Place
-
-
-class Diary(FixedPolicy):
-    """Writes down what it is asked."""
-
-    def __init__(self, k):
-        super().__init__(k)
-        self.calls: list[str] = []
-        self.places: list[Place] = []
-
-    def plan(self, places):
-        self.places += places
-        return self._noted("plan", places)
-
-    def choose(self, drafts):
-        return self._noted("choose", drafts)
-
-    def observe(self, outcome):
-        self._noted("observe", outcome)
-
-    def watch(self, *round_):
-        self._noted("watch", *round_)
-
-    def begin_answer(self):
-        self._noted("begin_answer")
-
-    def _noted(self, name, *given):
-        self.calls.append(name)
-        return getattr(FixedPolicy, name)(self, *given)
 
 
 def test_calls_come_in_the_loops_order():
@@ -74,16 +45,12 @@ def test_what_is_drafted_and_not_verified_is_kept():
         def choose(self, drafts):
             return [min(1, n) for n in super().choose(drafts)]
 
-        def observe(self, outcome):
-            steps.append(outcome.draft_steps)
-            super().observe(outcome)
-
     (text,) = synthetic(0.5, 40, spread=0.0)
     for chain in text.models.values():
         chain.matched = 16
-    steps: list[int] = []
-    Player(Cautious(5), FLAT).play([text])
-    assert steps[:5] == [5, 2, 2, 2, 2]
+    policy = Cautious(5)
+    Player(policy, FLAT).play([text])
+    assert [outcome.draft_steps for outcome in policy.outcomes[:5]] == [5, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("window", [0, 8])
@@ -98,16 +65,6 @@ def test_a_fixed_policy_is_as_fast_as_the_closed_form_says(window):
 def test_times_go_on_behind_their_last_point():
     times = Times({1: 1.0, 8: 2.0, 16: 4.0})
     assert [times(n) for n in (0, 1, 12, 16, 20)] == pytest.approx([0.0, 1.0, 3.0, 4.0, 5.0])
-
-
-def test_recorded_rounds_are_played_from_their_file(tmp_path):
-    text = synthetic(0.8, 24)[0]
-    path = tmp_path / "rounds.gz"
-    save_rounds(path, [text])
-    (answer,) = load_rounds(path)
-    totals = Player(FixedPolicy(3), FLAT).play([answer])
-    assert totals.tokens == 24
-    assert totals.speed == pytest.approx(fixed_speed([text], FLAT, 3))
 
 
 @pytest.mark.parametrize("acceptance", [0.3, 0.7, 0.95])

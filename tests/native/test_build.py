@@ -12,15 +12,8 @@ import pytest
 from pyspec import _native
 
 KERNELS = [
-    "ps_error.h",
-    "ps_kernel.h",
-    "ps_simd.c",
-    "ps_scan.c",
-    "ps_agree.c",
-    "ps_gate.c",
-    "ps_status.c",
-    "pyspec.h",
-]
+    "ps_error.h", "ps_kernel.h", "ps_simd.c", "ps_scan.c", "ps_agree.c", "ps_gate.c", "ps_status.c", "pyspec.h",
+]  # fmt: skip
 
 
 @pytest.mark.skipif(
@@ -90,14 +83,6 @@ def test_declared_abi_is_the_installed_headers(native, tmp_path):
     source = tmp_path / "abi.c"
     source.write_text(ABI % "\n".join(sizes + fields))
     installed = Path(llama_cpp.__file__).parents[1] / "include"
-    command = [
-        "cc",
-        "-std=gnu11",
-        "-fsyntax-only",
-        "-Wall",
-        f"-I{native}",
-        f"-I{installed}",
-        str(source),
-    ]
-    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+    words = ["-std=gnu11", "-fsyntax-only", "-Wall", f"-I{native}", f"-I{installed}", str(source)]
+    compiled = subprocess.run(["cc", *words], capture_output=True, text=True, check=False)
     assert compiled.returncode == 0, compiled.stderr

@@ -1,10 +1,6 @@
 """Mixtures of experts on devices: as many experts as asked for stay in main memory. What fits by itself: test_fit.py."""
 
-from collections.abc import Callable
-
 from offload.test_fit import found_by
-
-Run = Callable[..., str]
 
 
 def test_answers_are_the_processors_and_the_line_says_where(in_child, eight_mixtures):

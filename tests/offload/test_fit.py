@@ -1,7 +1,7 @@
 """`n_gpu_layers="auto"` on devices with little memory: as many layers, and of mixtures experts, as fit, and never one more."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,8 +38,6 @@ def end(found):
     sys.stdout.flush()
     import os; os._exit(0)  # what lies on servers that are gone cannot be freed
 """
-
-Run = Callable[..., str]
 HERE = Path(__file__).parents[1]
 
 

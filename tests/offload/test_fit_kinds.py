@@ -1,13 +1,10 @@
 """`-ngl auto` for other kinds of memory and with a draft: no size of a device is too small, and none is left half empty."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 from helpers import tiny_archs
 from offload.test_fit import SHARES, fits, found_by
-
-Run = Callable[..., str]
 
 
 @pytest.mark.parametrize("arch", ["gemma3", "qwen35", "deepseek2", "rwkv7"])

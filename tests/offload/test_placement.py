@@ -1,10 +1,6 @@
 """Where models lie: draft and companion as the target, what `pyspec info` lists, and what the command line refuses."""
 
-from collections.abc import Callable
-
 from offload.test_fit import found_by
-
-Run = Callable[..., str]
 
 
 def test_draft_follows_the_target(in_child, eight_layers, tiny_draft):

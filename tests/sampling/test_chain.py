@@ -169,9 +169,8 @@ def test_chances_of_xtc_are_uniform_and_apart():
     assert 0.0 < chances.min() < chances.max() < 1.0
     seen, _ = np.histogram(chances, 64, (0.0, 1.0))
     due = chances.size / 64
-    assert (
-        (seen - due) ** 2 / due
-    ).sum() < 103.4  # 63 degrees of freedom exceed this once in 1000 times
+    # 63 degrees of freedom exceed this once in 1000 times
+    assert ((seen - due) ** 2 / due).sum() < 103.4
     for one, two in ((chances[:, 1:], chances[:, :-1]), (chances[1:], chances[:-1])):
         assert abs(np.corrcoef(one.ravel(), two.ravel())[0, 1]) < 4 / math.sqrt(one.size)
 

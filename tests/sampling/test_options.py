@@ -131,6 +131,7 @@ def test_an_option_that_is_not_given_is_left_to_the_model():
 # -- what a model suggests of its sampling, and where that holds -------------------------------------------------------
 
 FILE: dict[str, Any] = {"temp": 0.5, "top_k": 7, "penalty_repeat": 1.25}
+SAID = "sampling as the model suggests: --temp 0.5 --top-k 7 --repeat-penalty 1.25"
 COMMON = ["--trust-model", "-t", "1", "--draft", "none", "--no-stats"]
 
 
@@ -182,10 +183,7 @@ def test_ollamas_parameters_come_before_the_files(tmp_path, suggesting):
 
 def test_generate_follows_it_and_says_so(suggesting):
     run = partial(running.run, "generate", "x", "-m", suggesting, "-n", "0", *COMMON)
-    assert (
-        run().stderr
-        == "sampling as the model suggests: --temp 0.5 --top-k 7 --repeat-penalty 1.25\n"
-    )
+    assert run().stderr == f"{SAID}\n"
     assert run("--temp", "0", "--top-k", "1", "--repeat-penalty", "1").stderr == ""
 
 
@@ -204,10 +202,7 @@ def test_a_chat_follows_it_and_another_model_ends_it(suggesting, tiny_ascii):
     lines = f"/set\n/set top_k 3\n/model {tiny_ascii}\n/set\n"
     done = running.run("chat", "--script", "-m", suggesting, *COMMON, stdin=lines.encode())
     told = [" ".join(line.split()) for line in done.stderr.splitlines() + done.stdout.splitlines()]
-    assert (
-        told.count("sampling as the model suggests: --temp 0.5 --top-k 7 --repeat-penalty 1.25")
-        == 1
-    )
+    assert told.count(SAID) == 1
     assert [line for line in told if line.startswith(("temperature ", "top_k ")) and "is" not in line] == [
         "temperature 0.5", "top_k 7", "temperature 0.8", "top_k 3",
     ]  # fmt: skip
@@ -223,7 +218,4 @@ def test_a_server_follows_it(suggesting):
 
 
 def test_models_info_shows_it(suggesting):
-    assert (
-        "suggests     sampling as the model suggests: --temp 0.5"
-        in running.run("models", "info", suggesting).stdout
-    )
+    assert f"suggests     {SAID}" in running.run("models", "info", suggesting).stdout

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from helpers import recorded, sdist, tiny
+from text.test_all_templates import UNUSABLE
 
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError
@@ -13,11 +14,6 @@ from pyspec.serve.apis.messages import MessagesBody
 from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.text.messages import standard
 from pyspec.text.template import ChatTemplate
-
-REFUSED = {
-    "fireworks-ai-llama-3-firefunction-v2": "needs `functions` and `datetime`, which only its maker's code gives"
-}
-"""Templates that render nothing here, and why."""
 
 
 def said(role, text, **more):
@@ -107,8 +103,8 @@ def test_all_that_was_said_is_in_the_prompt(templates, part):
     for model in models:
         for name, turns, tools in histories():
             wrong += [(model, name, text) for text in lost(templates[model], turns, tools)]
-    assert REFUSED.keys() <= templates.keys()
-    assert {model for model, _, _ in wrong} == REFUSED.keys() & set(models), wrong
+    assert UNUSABLE.keys() <= templates.keys()
+    assert {model for model, _, _ in wrong} == UNUSABLE.keys() & set(models), wrong
 
 
 def lost(template, turns, tools):

@@ -35,9 +35,8 @@ def test_a_prompt_is_prefix_suffix_and_the_gap(llm, model, open_llama):
     """What a user wrote is text, whatever it looks like."""
     assert FillIn(llm).tokens("ab", "c") == [PRE, *ids("ab"), SUF, *ids("c"), MID]
     assert FillIn(llm).tokens("<suf>", "") == [PRE, *ids("<suf>"), SUF, MID]
-    other = FillIn(
-        open_llama(model, trust=True, spm_infill=True)
-    )  # the suffix first, where asked for
+    # the suffix first, where asked for
+    other = FillIn(open_llama(model, trust=True, spm_infill=True))
     assert other.tokens("ab", "c") == [SUF, *ids("c"), PRE, *ids("ab"), MID]
 
 
