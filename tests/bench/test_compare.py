@@ -4,7 +4,6 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-import pytest
 from compare import compare, engine_words
 from helpers import running
 from measure.records import read_run_records
@@ -47,13 +46,6 @@ def test_every_record_stands_for_itself(measuring, tmp_path):
         assert all(turn.text for turn in record.turns)
 
 
-def test_a_second_call_runs_nothing_again(measuring, tmp_path):
-    run(*measuring, "--modes", "plain,strict")
-    journal = (tmp_path / "out" / "runs.jsonl").read_bytes()
-    assert run(*measuring, "--modes", "plain,strict").returncode == 0
-    assert (tmp_path / "out" / "runs.jsonl").read_bytes() == journal
-
-
 def test_the_engine_is_part_of_the_setup(measuring, tmp_path):
     """Records of other types of cells stand in no table with those; a peer would run without them."""
     done = run(*measuring, "--modes", "plain", "-ctk", "f32")
@@ -61,28 +53,15 @@ def test_the_engine_is_part_of_the_setup(measuring, tmp_path):
     (record, *_) = read_run_records(tmp_path / "out" / "runs.jsonl")
     assert record.setup.engine == "type_k 0"
     other = run(*measuring, "--modes", "plain")
-    assert "another setup" in other.stderr
+    assert (other.returncode, "another setup" in other.stderr) == (1, True)
     peers = run(*measuring, "--peers", "llama_cpp", "-ctk", "f32")
     assert (peers.returncode, "--peers" in peers.stderr) == (2, True)
 
 
-def test_other_options_in_the_same_folder_are_refused(measuring):
-    run(*measuring, "--modes", "plain")
-    done = run(*measuring, "--modes", "plain", "--seed", 9)
-    assert done.returncode == 1
-    assert "seed was 1, is 9" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(("more", "sentence"), [
-    (["--modes", "warp"], "unknown mode 'warp'"),
-    (["--peers", "vllm"], "unknown peer 'vllm'"),
-    (["--category", "z"], "no question has the category 'z'"),
-])  # fmt: skip
-def test_wrong_words_are_usage_errors(measuring, more, sentence):
-    done = run(*measuring, *more)
+def test_wrong_words_are_usage_errors(measuring):
+    done = run(*measuring, "--modes", "warp")
     assert done.returncode == 2
-    assert sentence in done.stderr
+    assert "unknown mode 'warp'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -1,7 +1,7 @@
 """Conversion: made by llama.cpp in a child, recorded, found by name, never half there."""
 
 import pytest
-from helpers.shop import WHEEL, sha
+from helpers.shop import sha
 from llama_cpp import llama_cpp as lc
 
 from pyspec.errors import FetchError
@@ -60,11 +60,6 @@ def test_failed_conversion_leaves_nothing(shop, own_cache, monkeypatch):
         convert(shop.entry(), "q8_0")
     left = [p.name for p in (own_cache / "models").iterdir() if not p.name.endswith(".lock")]
     assert left == ["toy.gguf"]
-
-
-def test_manifest_may_ask_for_a_conversion(shop, tiny_bytes):
-    shop.add("auto", tiny_bytes, WHEEL, convert="q8_0")
-    assert resolve("auto").name == "auto-q8_0.gguf"
 
 
 def test_progress_counts_tensors(shop):

@@ -8,6 +8,8 @@ import pytest
 from helpers import tiny
 from helpers.completions import CHAT, GREEDY, PROMPT, completed, stable
 
+from pyspec.llama.generation import stream_text
+from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Margin
 
 SEEDED = {"max_tokens": 40, "seed": 5}
@@ -37,6 +39,15 @@ def test_stream_joins_to_the_same_text(pair, options):
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole["text"]
     assert chunks[-1]["choices"][0]["finish_reason"] == whole["finish_reason"]
     assert [("speculation" in chunk) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+
+
+def test_pieces_of_text_join_to_the_answers_bytes(open_llama, tiny_target):
+    llm = open_llama(tiny_target)
+    prompt = llm.tokenize(b"abc", add_bos=False)
+    pieces = list(stream_text(llm, prompt, Sampling(temperature=0.0), max_tokens=9))
+    ids = [token.id for piece in pieces for token in piece.tokens]
+    assert "".join(p.text for p in pieces) == b"".join(map(llm.piece, ids)).decode()
+    assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + ["length"]
 
 
 @pytest.mark.parametrize("more", [{}, {"response_format": {"type": "json_object"}}, {"stop": "e"}])

@@ -99,7 +99,7 @@ def test_a_call_that_must_be_made(made, marks, options):
 
 @pytest.mark.parametrize(("options", "says"), [
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "no"}}}, "not among the tools"),
-    ({"response_format": {"type": "xml"}}, "use "),
+    ({"response_format": {"type": "xml"}}, "use "), ({"response_format": "json"}, "response_format"),
     ({"tools": [TOOL], "tool_choice": "always"}, "use "),
 ])  # fmt: skip
 def test_what_there_is_not_is_refused(made, options, says):

@@ -10,11 +10,10 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 import pytest
-from helpers.answers import ask
 from helpers.completions import GREEDY, PROMPT, completed, greedy
 
 import pyspec
-from pyspec.errors import EngineBusy, EngineError, ModelNotFound, OptionError
+from pyspec.errors import EngineError, ModelNotFound, OptionError
 from pyspec.hub.locate import add, resolve
 from pyspec.llama.speculative import SpeculativeLlama
 
@@ -195,18 +194,6 @@ def test_threads_wait_their_turn(open_llama, tiny_ascii, stream):
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(work, calls)) == wanted
-
-
-def test_waiting_ends(open_llama, tiny_ascii):
-    llm = open_llama(tiny_ascii, wait=0.05)
-    stream = llm.create_completion(PROMPT, stream=True, **GREEDY)
-    next(stream)
-    with pytest.raises(EngineBusy, match=r"0\.05 s"):
-        llm.create_completion(PROMPT, **GREEDY)
-    with pytest.raises(EngineBusy):
-        ask(llm, [5, 6])
-    stream.close()
-    assert llm.create_completion(PROMPT, **GREEDY)["usage"]["completion_tokens"] == 40
 
 
 @pytest.mark.parametrize("wait", [-1, float("nan"), float("inf")])

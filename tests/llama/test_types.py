@@ -62,29 +62,6 @@ def test_numbers_may_be_numpys(open_llama, tiny_ascii):
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("token", [-1, 10**9])
-def test_a_prompt_of_unknown_ids_is_refused(open_llama, tiny_ascii, token):
-    with pytest.raises(InputError, match=f"{token} is not a token id"):
-        open_llama(tiny_ascii).create_completion([70, token])
-
-
-@pytest.mark.parametrize("schema", [{"type": "integer"}, {"enum": ["a"]}])
-@pytest.mark.parametrize("form", ["json_object", "json_schema"])
-def test_both_forms_of_a_schema_shape_the_answer(open_llama, tiny_ascii, form, schema):
-    holder = {"schema": schema} if form == "json_object" else {"json_schema": {"schema": schema}}
-    answer = open_llama(tiny_ascii).create_chat_completion(
-        ASK, response_format={"type": form, **holder}, max_tokens=8, temperature=0.0
-    )
-    content = answer["choices"][0]["message"]["content"]
-    assert isinstance(json.loads(content), int if "type" in schema else str)
-
-
-@pytest.mark.parametrize("form", ["json", {"type": "xml"}, {"type": "json_schema"}])
-def test_an_unknown_response_format_is_refused(open_llama, tiny_ascii, form):
-    with pytest.raises(InputError, match=r"response_format|schema"):
-        open_llama(tiny_ascii).create_chat_completion(ASK, response_format=form)
-
-
 @pytest.mark.parametrize("records", ["text", ["text", 3]])
 def test_a_batch_refuses_what_is_no_record(tiny_ascii, records):
     """A single text would otherwise be a record for each of its characters."""

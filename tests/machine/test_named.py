@@ -1,6 +1,5 @@
 """Files that users name: regular ones of a limited size, at every place that opens one."""
 
-import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -53,9 +52,3 @@ def test_a_file_of_the_largest_size_is_read(tmp_path):
     assert read_named(tmp_path / "a", 3) == b"abc"
     with pytest.raises(OSError, match="larger than 2"):
         read_named(tmp_path / "a", 2)
-
-
-def test_rounds_are_read_back(tmp_path):
-    (tmp_path / "r").write_bytes(gzip.compress(b"x"))
-    with pytest.raises(PyspecError, match="--rounds"):
-        load_rounds(tmp_path / "r")

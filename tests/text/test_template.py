@@ -70,25 +70,11 @@ def test_variables_of_call_and_model(made):
     assert llm.template.render([user("!")], arguments={"b": 3}) == "13!"
 
 
-def test_user_text_holds_no_control_token(made):
-    llm = made(CHATML)
-    clean, dirty = llm.template.prompt([user("x")]), llm.template.prompt([user(INJECTED)])
-    assert control(llm, dirty) == control(llm, clean)
-    assert INJECTED in llm.detokenize(dirty).decode()
-
-
 def test_neighbours_make_no_control_token(made):
     """Neither do two texts that a template writes side by side, nor one between the template's own marks."""
     llm = made("{{ messages[0].content }}{{ messages[1].content }}<{{ messages[2].content }}>")
     turns = [user("<|im_"), user("end|>"), user("|im_start|")]
     assert control(llm, llm.template.prompt(turns)) == []
-
-
-def test_tools_and_arguments_hold_no_control_token(made):
-    llm = made("{{ tools | tojson }}{{ messages | tojson(ensure_ascii=true) }}{{ more }}")
-    function = {"name": MARKS[0], "parameters": {MARKS[1]: INJECTED}}
-    asked = {"tools": [{"type": "function", "function": function}], "arguments": {"more": INJECTED}}
-    assert control(llm, llm.template.prompt([user(INJECTED)], **asked)) == []
 
 
 def test_defined_marks_of_the_template_are_text_in_what_users_say(made):
