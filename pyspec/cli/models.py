@@ -236,7 +236,7 @@ def _chat_cells(chat: ChatModel) -> list[str]:
 
 def _pulled(name: str, kind: str | None, show: Progress) -> Path:
     if kind is not None:
-        entry = convertible(name, "--as")
+        entry = convertible(name)
         return fetch(entry, show) if kind == ORIGINAL else convert(entry, kind, show)
     if load_manifest().get(name) is not None:
         return resolve(name, show)

@@ -379,7 +379,6 @@ def refuse_other_kinds(
 def no_decoder(
     model: Path, what: str = "a model without a KV cache or recurrent state"
 ) -> UnsupportedModel:
-    """Return the error for a model that does not generate token by token."""
     told = f"{show(model.name)} is {what}; it does not generate token by token"
     return UnsupportedModel(told, "use a decoder, such as a chat or instruct model")
 

@@ -318,13 +318,13 @@ def converted(entry: Entry, kind: str) -> Path | None:
     return path if record is not None and record.source_sha256 == entry.sha256 else None
 
 
-def convertible(name: str, option: str) -> Entry:
-    """Return the manifest entry that `option` converts. Raises OptionError for other models, which are never converted."""
+def convertible(name: str) -> Entry:
+    """Return the manifest entry that `--as` converts. Raises OptionError for other models, which are never converted."""
     manifest = load_manifest()
     if (entry := manifest.get(name)) is not None:
         return entry
     known = ", ".join(each.name for each in manifest.model if each.role == "target")
-    what = f"{option} works for {known} only, which pyspec can convert; {show(name)} stays as it is"
+    what = f"--as works for {known} only, which pyspec can convert; {show(name)} stays as it is"
     hint = "fetch the type that you want, OWNER/REPO:Q8_0 or the like; `pyspec measure -m NAME --json` times each"
     raise OptionError(what, hint)
 

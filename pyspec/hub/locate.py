@@ -28,7 +28,6 @@ from pyspec.hub.sources import (
     PREFIX,
     Entry,
     Manifest,
-    chat_models,
     find_chat,
     find_hub,
     hub_repo,
@@ -294,7 +293,7 @@ def _unknown(name: str) -> ModelNotFound:
         hint = f"fetch it with `pyspec models pull {name}` ({chat.size / 1e9:.2f} GB)"
     elif near := _near(name, names()):
         hint = f"did you mean {' or '.join(near)}? `pyspec models list` has the names"
-    elif near := _near(name, [each.full for each in chat_models()]):
+    elif near := _near(name, [each.full for each in load_manifest().chat]):
         hint = f"did you mean {' or '.join(near)}? `pyspec models pull {near[0]}` fetches it"
     elif _TAGGED.fullmatch(name):
         hint = f"fetch it with `ollama pull {name}`, or name a file of the hub: {_HUB_NAME}"

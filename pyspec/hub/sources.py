@@ -13,7 +13,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -170,24 +170,18 @@ def _check(manifest: Manifest) -> None:
             raise ValueError(f"{entry.name!r} names no wheel")
 
 
-def chat_models() -> tuple[ChatModel, ...]:
-    """Return the catalogue; empty if the manifest cannot be read."""
-    with suppress(ModelError):
-        return load_manifest().chat
-    return ()
-
-
 def find_chat(name: str) -> ChatModel | None:
     """Return the model of a short name, NAME or NAME:LABEL in any letters; without a label the first of that name."""
     wanted, _, label = name.casefold().removesuffix(":latest").partition(":")
-    named = [each for each in chat_models() if each.name == wanted]
+    named = [each for each in load_manifest().chat if each.name == wanted]
     return next((each for each in named if label in ("", each.label)), None)
 
 
 def search(words: Sequence[str]) -> list[ChatModel]:
     """Return models of the catalogue that have all of these words, in its order; all of them without any word."""
     wanted = [word.casefold() for word in words]
-    texts = {m: f"{m.full} {m.model} {m.licence} {m.note}".casefold() for m in chat_models()}
+    known = load_manifest().chat
+    texts = {m: f"{m.full} {m.model} {m.licence} {m.note}".casefold() for m in known}
     return [model for model, text in texts.items() if all(word in text for word in wanted)]
 
 

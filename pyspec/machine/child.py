@@ -63,12 +63,10 @@ class ChildExit:
 
     @property
     def ok(self) -> bool:
-        """Whether the child ran to its end and reported success."""
         return not self.error and self.signal is None and not self.timed_out
 
     @property
     def reason(self) -> str:
-        """The reason of a failure in a few words."""
         if self.timed_out:
             return "it did not finish in time"
         if self.signal == signal.SIGPROF:
@@ -175,13 +173,12 @@ def errors_of(lc: ModuleType, on_line: Callable[[str], None] = lambda _line: Non
 
 
 def say(line: str) -> None:
-    """Write one line to the parent and flush."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def limit(**most: int) -> None:
-    """Forbid core files and set limits in bytes by their system names: AS for address space, FSIZE for file size."""
+    """Forbid core files and set limits in bytes by their system names, such as AS for address space."""
     with contextlib.suppress(ValueError, OSError):
         for name, size in {"CORE": 0, **most}.items():
             kind = getattr(resource, f"RLIMIT_{name}")
