@@ -273,7 +273,7 @@ def new_path() -> Path | None:
 def newest() -> Path:
     """Return the most recently written chat. Raises InputError if there is none."""
     if not (chats := _all(log_folder())):
-        raise InputError("there is nothing to continue", "ask something first, without -c")
+        raise InputError("there is nothing to continue", "ask something first, without --continue")
     return chats[-1]
 
 

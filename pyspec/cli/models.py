@@ -185,11 +185,10 @@ def _pull_chat(chat: ChatModel, wanted: bool, as_json: bool, here: LocalModel | 
         tell(f"{chat.full}: {chat.model}, {chat.size / 1e9:.2f} GB, {chat.licence}", err=True)
         with store_progress() as show:
             made = resolve(chat.model, show)
-    also = _draft_of(chat)
     if chat.draft and wanted:
         with store_progress() as show:
             resolve(chat.draft, show)
-    elif also is not None:
+    elif (also := _draft_of(chat)) is not None:
         tell(f"its draft: {also}; `pyspec models pull {chat.draft}` fetches it", err=True)
     tell(f"next: `pyspec chat -m {chat.full}`", err=True)
     _echo_path(made, as_json)

@@ -112,7 +112,7 @@ class ModelOptions:
 
     def steady(self) -> ModelOptions:
         """Return the same options with a fixed number of threads, so that it does not change during a measurement."""
-        from pyspec.machine.machine import default_threads  # noqa: PLC0415 - as above
+        from pyspec.machine.machine import default_threads  # noqa: PLC0415 - --help needs no psutil
 
         return replace(self, threads=self.threads or default_threads())
 
