@@ -161,7 +161,7 @@ def _shape(name: str, texts: str = "", **others: str) -> Any:
 # a part of a content or of an output, or a block of Anthropic's
 Part = _shape(
     "Part", "type text refusal id name thinking tool_use_id tool_name title context", is_error="bool",
-    image_url="str | dict[str, Any]", content="str | list[Part]", source="str | Source",
+    image_url="str | dict[str, Any]", content="str | Part | list[Part]", source="str | Source",
 )  # fmt: skip
 # where a picture's or a document's data are
 Source = _shape("Source", "type data url", content="str | list[Part]")

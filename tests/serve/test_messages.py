@@ -1,5 +1,6 @@
 """Anthropic's Messages as its own client sees them."""
 
+from functools import partial
 from itertools import groupby
 
 import pytest
@@ -174,9 +175,7 @@ def test_a_call_that_failed_is_told_as_one():
     assert [m["content"] for m in chats if m["role"] == "tool"] == ["The call failed:\n2", "3"]
 
 
-def record_of(**body):
-    (record,) = MessagesBody(**{"messages": TURNS, **body}).records("a")
-    return record
+record_of = partial(asking.record_of, MessagesBody, messages=TURNS)
 
 
 def test_what_another_server_ran_is_left_out():
@@ -186,7 +185,16 @@ def test_what_another_server_ran_is_left_out():
         {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []},
         {"type": "mcp_tool_use", "id": "s2", "name": "x", "server_name": "y", "input": {}},
         {"type": "mcp_tool_result", "tool_use_id": "s2", "is_error": False, "content": "r"},
-        {"type": "bash_code_execution_tool_result", "tool_use_id": "s3", "content": {}},
+        {
+            "type": "bash_code_execution_tool_result",
+            "tool_use_id": "s3",
+            "content": {
+                "type": "bash_code_execution_result",
+                "stdout": "x",
+                "return_code": 0,
+                "content": [],
+            },
+        },
         {"type": "redacted_thinking", "data": "x"},
     ]
     own = {"role": "assistant", "content": [*ran, {"type": "text", "text": "So it is."}]}

@@ -172,7 +172,11 @@ def _users(role: str, blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
 
 def _result(block: dict[str, Any]) -> dict[str, Any]:
     result = block.get("content") or ""
-    parts = [result] if isinstance(result, str) else list(map(_text, without_pictures(result)))
+    if isinstance(result, str):
+        parts = [result]
+    else:
+        whole = result if isinstance(result, list) else [result]
+        parts = [_text(part) for part in without_pictures(whole)]
     if block.get("is_error"):
         parts = ["The call failed:", *parts]
     return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": "\n".join(parts)}
