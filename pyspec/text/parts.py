@@ -287,7 +287,12 @@ class Result(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, parts: Iterable[AnswerPart], **known: Any) -> Self:
-        """Join the parts of an answer, in any pieces. known: the other fields."""
+        """Join the parts of an answer.
+
+        Args:
+            parts: The parts, in any pieces.
+            known: The other fields.
+        """
         answer = WholeAnswer.of(parts)
         calls = [call.as_openai() for call in answer.calls]
         return cls(text=answer.content, reasoning=answer.reasoning, calls=calls, **known)
