@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from pyspec.draft.costs import CostCurve
-from pyspec.draft.row_times import expand, time_at
+from pyspec.draft.row_times import RowTimes, expand, time_at
 from pyspec.draft.simple import LengthPolicy
 from pyspec.draft.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome, table_bin
 from pyspec.errors import InputError
@@ -142,13 +142,22 @@ class Costs(NamedTuple):
         return self.target(rows) + self.deeper * rows * depth
 
     def curve(self) -> CostCurve:
-        """The curve that a profile would measure on such a machine."""
+        """The true curve of such a machine."""
         depths = (0, 4096) if self.deeper else (0,)
         tables = {
             depth: [self.verify(n, depth) for n in range(len(self.target.table))]
             for depth in depths
         }
-        return CostCurve.from_tables(tables, self.draft.table, self.companion.table)
+        return known_curve(tables, self.draft.table, self.companion.table)
+
+
+def known_curve(
+    target: Mapping[int, Sequence[float]], draft: Sequence[float], companion: Sequence[float]
+) -> CostCurve:
+    """A curve that is known: target times by depth, then draft and companion; index 0 is 0 rows."""
+    curve = CostCurve(*(RowTimes(bases) for bases in (target, {0: draft}, {0: companion})))
+    curve.target.hope = 1.0
+    return curve
 
 
 class Position:

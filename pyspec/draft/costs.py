@@ -1,4 +1,4 @@
-"""What a round's decodes cost: the times of target, draft and companion, learned from rounds or loaded from a profile."""
+"""What a round's decodes cost: the times of target, draft and companion, learned from rounds."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CostCurve:
         head: bool = False,
         experts: Experts | None = None,
     ) -> CostCurve:
-        """The curve assumed without a profile: a shape in units of `one_row_ms`, with side models as shares of a target row.
+        """The curve assumed before any round: a shape in units of `one_row_ms`, with side models as shares of a target row.
 
         `deeper` has the milliseconds that each position of context adds to a decode of the target, by rows.
         `head`: the draft reads the target's states; its rows use few weights and many kernels. experts: the target's, if it is a
@@ -94,18 +94,6 @@ class CostCurve:
             # where every row costs, a trial of several takes what it cannot bring back
             target.hope = 1.0
         return cls(target, *(RowTimes({0: times}) for times in sides))
-
-    @classmethod
-    def from_tables(
-        cls,
-        target: Mapping[int, Sequence[float]],
-        draft: Sequence[float],
-        companion: Sequence[float],
-    ) -> CostCurve:
-        """A measured curve: target times by depth, then draft and companion; index 0 is 0 rows."""
-        return cls(
-            *(RowTimes(bases, measured=True) for bases in (target, {0: draft}, {0: companion}))
-        )
 
     def begin_with(self, target: Mapping[int, float], draft: Mapping[int, float]) -> None:
         """Start from times by rows that this machine took before, where there are any."""

@@ -1,10 +1,10 @@
-"""The time of one model's decode of n rows, learned while the program runs or loaded from a profile.
+"""The time of one model's decode of n rows, learned while the program runs.
 
 The curve has steps and is not monotone (kernels work in tiles of rows), so nothing here assumes a shape. A time is
 
     T(n) = scale * T0(1) * (1 + k(n) * (T0(n) / T0(1) - 1))
 
-T0 is the curve that was assumed or measured before. `scale` is how slow the machine is now. k(n) is how much more expensive than
+T0 is the curve that was assumed before. `scale` is how slow the machine is now. k(n) is how much more expensive than
 assumed the rows beyond the first are. Neighbouring row counts have a similar k, so a few of them say much about the others.
 `scale` is learned in all rounds, so the times of all row counts follow the machine, also those not in use.
 """
@@ -36,7 +36,7 @@ _STALL = 2.5  # times the expected time: the machine did something else
 _SLOW = 3  # stalls in a row after which the machine is taken to be slow
 _DRIFT = 0.1  # relative change of the target's speed that is taken for the machine's
 _DEPTH_STEP = 256  # positions of context that share a table
-_KEPT_ERROR = 0.03  # of times that were measured or kept, until this process has timed the same
+_KEPT_ERROR = 0.03  # of times that were kept, until this process has timed the same
 _DEVIATION = 1.25  # standard deviations in a mean absolute one
 _AT_ONCE = 10  # observations at most that one mean stands for, since the weight of older ones fades
 
@@ -77,11 +77,10 @@ class _Timing(NamedTuple):
 class RowTimes:
     """Time in ms of one model's decode of n rows; see the module's formula."""
 
-    def __init__(self, bases: Mapping[int, Sequence[float]], measured: bool = False) -> None:
+    def __init__(self, bases: Mapping[int, Sequence[float]]) -> None:
         self._depths = sorted(bases)
         self._bases = [list(bases[d]) for d in self._depths]
-        self.measured = measured
-        self.hope = 1.0 if measured else _HOPE
+        self.hope = _HOPE
         self.scale = 1.0
         self.pace = 1.0
         """The target's `scale` when this model was last timed."""
@@ -210,7 +209,7 @@ class RowTimes:
         key = _key(rows)
         here = self.count(rows) - self._begun.get(key, 0)
         if here < SURE:
-            return _KEPT_ERROR if self.measured or key in self._begun else inf
+            return _KEPT_ERROR if key in self._begun else inf
         return _DEVIATION * self._off[key] / sqrt(min(here - 1, _AT_ONCE))
 
     def _base(self, rows: int, depth: int) -> tuple[float, float]:
@@ -238,7 +237,7 @@ class RowTimes:
         """The k that is believed: the count's own, one interpolated between its neighbours', or that of the nearest."""
         if key in self._k:
             return self._k[key]
-        if self.measured or not self._k:
+        if not self._k:
             return 1.0
         keys = sorted(self._k)
         i = bisect_left(keys, key)

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from helpers.known_costs import known
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,10 +61,9 @@ def test_a_draft_is_as_slow_as_the_machine_is():
     assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.2)
 
 
-@pytest.mark.parametrize("measured", [False, True])
-def test_with_other_threads_the_first_time_of_a_count_is_believed(measured):
+def test_with_other_threads_the_first_time_of_a_count_is_believed():
     """Fewer threads make several rows more expensive than one: no mean of both is true of either."""
-    curve = RowTimes({0: expand({1: 10.0, 4: 16.0, 8: 24.0})}, measured=measured)
+    curve = RowTimes({0: expand({1: 10.0, 4: 16.0, 8: 24.0})})
     for _ in range(50):
         for rows, ms in ((1, 10.0), (4, 16.0)):
             curve.observe(rows, ms)
@@ -90,8 +90,8 @@ def test_counts_not_tried_are_hoped_to_be_cheaper_than_assumed():
     for _ in range(20):
         times.observe(8, 4.0)
     assert times.table()[8] == pytest.approx(4.0, rel=0.03)
-    measured = RowTimes({0: expand({1: 1.0, 8: 4.0})}, measured=True)
-    assert measured.table()[8] == pytest.approx(4.0)
+    certain = known({0: expand({1: 1.0, 8: 4.0})})
+    assert certain.table()[8] == pytest.approx(4.0)
 
 
 def test_a_count_between_expensive_ones_is_tried_once():
@@ -173,7 +173,7 @@ def test_a_heads_rows_are_not_taken_for_the_targets():
 def test_reading_is_not_hoped_to_be_cheaper_than_assumed():
     """It is paid for before it brings anything, unlike rows of the target that are tried."""
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=1.0)
-    assumed = RowTimes({0: curve.draft.table()}, measured=True)
+    assumed = known({0: curve.draft.table()})
     assert curve.draft.time(701) == pytest.approx(assumed.time(701))
     assert curve.target.table()[8] < curve.draft.table()[8]
 

@@ -6,6 +6,7 @@ import pytest
 from helpers.known_costs import LINE, SIDE, measured
 from hypothesis import given
 from hypothesis import strategies as st
+from measure.simulate import known_curve
 
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import CostCurve
@@ -59,7 +60,7 @@ def test_a_text_without_a_draft_takes_its_row():
     chosen = {}
     for expensive, others in ((3, ()), (3, (1,)), (5, (1,))):
         steps = expand({1: 10.0, expensive - 1: 10.5, expensive: 40.0, 64: 400.0})
-        policy = GoodputPolicy(CostCurve.from_tables({0: steps}, SIDE, SIDE), auto=False)
+        policy = GoodputPolicy(known_curve({0: steps}, SIDE, SIDE), auto=False)
         policy.plan([Place(seq, 16, 0, 200, 50) for seq in (0, *others)])
         chosen[expensive, others] = policy.choose([Draft(0, 1, [0.9])])
     assert chosen == {(3, ()): [1], (3, (1,)): [0], (5, (1,)): [1]}
@@ -128,7 +129,7 @@ def test_a_text_of_which_few_tokens_were_asked_for_is_expected_to_have_them_all(
 
 def test_threads_that_changed_are_thought_of_at_once():
     table = expand({1: 10.0, 2: 25.0, 64: 900.0})
-    policy = GoodputPolicy(CostCurve.from_tables({0: table}, SIDE, SIDE))
+    policy = GoodputPolicy(known_curve({0: table}, SIDE, SIDE))
     assert policy.plan([Place(0, 16, 0, 200, 50)]).lengths == [0]
     policy.renew_costs()
     for rows in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16):
@@ -199,7 +200,7 @@ def test_a_companion_saves_up_for_trials_too():
 def test_rows_cost_what_they_do_where_the_longest_text_is():
     """Texts of a batch share a decode, and the one with most context has the say."""
     deep = [2.0 * t for t in LINE]
-    policy = GoodputPolicy(CostCurve.from_tables({0: LINE, 4096: deep}, SIDE, SIDE))
+    policy = GoodputPolicy(known_curve({0: LINE, 4096: deep}, SIDE, SIDE))
     policy.plan([Place(0, 16, 0, 200, 4096), Place(1, 16, 0, 200, 0)])
     assert policy._rows[:5] == pytest.approx(deep[:5])
 
@@ -246,7 +247,7 @@ def test_survival_stays_a_probability(rounds):
 def test_one_refused_draft_ends_no_drafting_where_drafts_win():
     """A short text whose first draft is long and all wrong has lost more than its share; the texts before it won much."""
     table = expand({1: 10.0, 64: 80.0})
-    policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.1 * t for t in table], table))
+    policy = GoodputPolicy(known_curve({0: table}, [0.1 * t for t in table], table))
 
     def go_on(depth, right):
         (n,) = policy.plan([Place(0, 16, 1, 75 - depth, depth)]).lengths
@@ -269,7 +270,7 @@ def test_a_draft_that_pays_in_no_text_is_not_looked_at():
     drafted = []
     for points in ({1: 10.0, 2: 25.0, 64: 900.0}, {1: 10.0, 64: 80.0}):
         table = expand(points)
-        policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.05 * t for t in table], table))
+        policy = GoodputPolicy(known_curve({0: table}, [0.05 * t for t in table], table))
         drafted += policy.plan([Place(0, 16, 0, 200, 50)]).lengths
     assert drafted == [0, 16]
 
@@ -279,7 +280,7 @@ def test_drafting_costs_more_where_rounds_with_drafts_win():
     table = expand({1: 10.0, 2: 12.0, 16: 40.0})
     floors = []
     for won in (0.2, 2.0):
-        policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.1 * t for t in table], table))
+        policy = GoodputPolicy(known_curve({0: table}, [0.1 * t for t in table], table))
         for _ in range(20):
             policy._drafting[0].used(won, 3.0)
         floors.append(policy.plan([Place(0, 16, 0, 200, 50)]).floors)

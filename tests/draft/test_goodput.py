@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measure.simulate import Costs, Player, Times, fixed_speed, load_rounds
+from measure.simulate import Costs, Player, Times, fixed_speed, known_curve, load_rounds
 from measure.synthetic import planted
 
 from pyspec.draft.acceptance import Acceptance
@@ -162,7 +162,7 @@ def test_hostile_rounds_never_break_the_choice(rounds):
 def test_several_sequences_share_the_rows():
     for chances in ([0.2 + 0.09 * i for i in range(8)], [0.9] * 64):
         flat = expand({1: 10.0, 64: 11.0})
-        policy = GoodputPolicy(CostCurve.from_tables({0: flat}, flat, flat), auto=False)
+        policy = GoodputPolicy(known_curve({0: flat}, flat, flat), auto=False)
         policy.plan([Place(i, 16) for i in range(len(chances))])
         lengths = policy.choose([Draft(i, 4, [p] * 4) for i, p in enumerate(chances)])
         assert (len(lengths), lengths[-1]) == (len(chances), 4)
@@ -173,7 +173,7 @@ def test_several_sequences_share_the_rows():
 def test_the_price_of_time_lengthens_nothing_for_free():
     """On an expensive curve `companion` may draft, but verifies nothing that is unlikely."""
     table = expand({n: 10.0 * n for n in range(1, 65)})
-    policy = make_policy(Length("companion"), CostCurve.from_tables({0: table}, table, table))
+    policy = make_policy(Length("companion"), known_curve({0: table}, table, table))
     policy.plan([Place(0, 8)])
     assert policy.choose([Draft(0, 3, [0.5] * 3)]) == [0]
 
@@ -190,7 +190,7 @@ def test_what_is_left_of_an_answer_without_a_limit_is_guessed(lag, at_once, late
     """One that has gone on goes on, though not beyond the usual: a prompt that costs 20 tokens is read then, one of 40 never."""
     table = expand({1: 10.0, 16: 11.5, 64: 16.0})
     side = [float(n) for n in range(65)]
-    policy = GoodputPolicy(CostCurve.from_tables({0: table}, side, table))
+    policy = GoodputPolicy(known_curve({0: table}, side, table))
     drafted = [policy.plan([Place(0, 16, lag, 1 << 30, 50 + n)]).lengths[0] for n in range(160)]
     assert (drafted[0], drafted[-1]) == (at_once, later)
 

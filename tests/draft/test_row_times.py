@@ -3,14 +3,17 @@
 from itertools import pairwise
 
 import pytest
+from helpers.known_costs import known
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.draft.row_times import RowTimes, expand
 
+POINTS = {1: 10.0, 16: 40.0, 64: 136.0}
 
-def times(points=None, *, measured=False):
-    return RowTimes({0: expand(points or {1: 10.0, 16: 40.0, 64: 136.0})}, measured)
+
+def times(points=None):
+    return RowTimes({0: expand(points or POINTS)})
 
 
 def test_two_times_may_be_chance_and_five_are_none():
@@ -36,7 +39,7 @@ def test_a_short_answer_looks_for_no_step_of_the_kernels():
 def test_up_to_the_rows_of_one_draft_each_count_is_tried_by_itself():
     """Of fifteen rows nothing is known where fourteen were seen: a step of the kernels may lie between."""
     curve = times()
-    assumed = times(measured=True).table()
+    assumed = known({0: expand(POINTS)}).table()
     for _ in range(6):
         curve.observe(1, 10.0)
         curve.observe(14, assumed[14])
@@ -106,7 +109,7 @@ def test_a_count_between_two_is_believed_to_be_so_in_its_cost():
 def test_half_of_a_surprise_is_believed_of_a_long_reading():
     """It is paid for before it brings anything: half in ratios, whatever one row takes."""
     for one in (1.0, 10.0):
-        curve = RowTimes({0: [0.0, *(0.2 * one * (n + 4) for n in range(1, 65))]}, measured=True)
+        curve = known({0: [0.0, *(0.2 * one * (n + 4) for n in range(1, 65))]})
         curve.observe(1, one)
         before = curve.time(100)
         curve.observe(100, 4.0 * before)

@@ -10,10 +10,17 @@ from pyspec.engine.statistics import AnswerStatistics, Tally, Timings, plain_dec
 ROW_MS, FOUR_MS, ROUNDS = 10.0, 20.0, 10
 
 
+def timed_before(times):
+    """A curve of a machine that earlier processes timed."""
+    curve = CostCurve.prior(one_row_ms=ROW_MS)
+    curve.begin_with({rows: times[rows] for rows in range(1, 17)}, {})
+    return curve
+
+
 def factor(slow):
     """Of ten rounds of four tokens, on a machine `slow` times as slow as the curve says."""
     times = [0.0, ROW_MS, 14.0, 17.0, FOUR_MS, *(FOUR_MS + n for n in range(1, 61))]
-    policy = FixedPolicy(3, CostCurve.from_tables({0: times}, times, times))
+    policy = FixedPolicy(3, timed_before(times))
     took = slow * FOUR_MS
     for _ in range(ROUNDS):
         policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], took, 4, t_round=took))
@@ -38,7 +45,7 @@ def test_plain_decoding_takes_time_beside_decodes_too():
 @pytest.mark.parametrize("tokens", [1, 4, 15])
 def test_short_answers_are_held_against_the_curve_too(tokens):
     times = [0.0, *(ROW_MS + n for n in range(64))]
-    policy = FixedPolicy(3, CostCurve.from_tables({0: times}, times, times))
+    policy = FixedPolicy(3, timed_before(times))
     timings = Timings(5.0, 0.0, 0.0, 0.0, 6.0, 5.0 + 5.0 * tokens, tokens)
     answer = AnswerStatistics(Tally(), timings, 20, 0)
     assert answer.report(policy)["times_plain"] == pytest.approx(2.0)
@@ -47,7 +54,7 @@ def test_short_answers_are_held_against_the_curve_too(tokens):
 @pytest.mark.parametrize("slow", [0.5, 1.0, 3.0])
 def test_a_batch_is_held_against_a_decode_of_as_many_rows(slow):
     times = [0.0, *(ROW_MS + n for n in range(64))]
-    curve = CostCurve.from_tables({0: times}, times, times)
+    curve = timed_before(times)
     found = plain_decode(curve.target, 2, [100], {4: 1}, slow * times[4])
     assert found is not None
     assert found.ms == pytest.approx(slow * times[2])
