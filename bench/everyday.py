@@ -1,8 +1,8 @@
 """Everyday prompts, one process each: `pyspec generate` with its defaults against `--draft none`, at temperature 0 and above.
 
 Each line of PROMPTS (bench/everyday.txt by default, on which nothing was tuned) is a prompt. The processes of a pair run with and
-without drafts, one after the other, and take turns in going first. With one seed a prompt has one text, so both do the same work
-unless a near-tie makes them differ.
+without drafts, one after the other, and take turns in going first: an even --repeat is fair. With one seed a prompt has one text,
+so both do the same work unless a near-tie makes them differ.
 
 What earlier answers taught is kept in a cache of the bench's own. `--kept cold` takes it away before each answer, as it is when a
 pair answers for the first time; `--kept warm` lets ten prompts of the other half teach it first, and every answer after them.
@@ -38,7 +38,7 @@ from pyspec.machine.files import cache_dir
 PROMPTS = Path(__file__).with_suffix(".txt")
 OPTIONS = {
     "temp": "0,0.8",
-    "repeat": 5,
+    "repeat": 4,
     "tokens": 128,
     "seed": 1,
     "half": 0,

@@ -102,11 +102,11 @@ class CostCurve:
         self.companion.follow(self.target)
         self.draft.begin_with(draft)
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, outcome: Outcome, rounds: int = 1) -> None:
         """Learn from a round's times, or from the mean times of several."""
         n_seq = len(outcome.seqs)
         if outcome.verify_rows == outcome.own_rows:  # prompt rows have no logits and cost less
-            self.target.observe(outcome.verify_rows, outcome.t_verify, outcome.depth)
+            self.target.observe(outcome.verify_rows, outcome.t_verify, outcome.depth, rounds)
             for side in (self.draft, self.companion):
                 side.follow(self.target)
         if outcome.draft_steps > 0:

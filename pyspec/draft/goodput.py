@@ -25,7 +25,7 @@ from pyspec.draft.switch import SwitchState, UseSwitch
 from pyspec.draft.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan
 from pyspec.errors import OptionError
 
-_REFRESH = 128  # rounds that tables are kept: what they are made from changes slowly
+_REFRESH = 128  # lessons that tables outlast: what they are made from changes slowly
 _USUAL = 64.0  # tokens of an answer, until one was seen
 _LIKELY = 32.0  # expected remaining tokens of an answer, plus as many as it has so far
 _SCOUTED = 8  # rounds with a draft before all of a batch draft: until then one sequence pays for learning what it costs
@@ -111,7 +111,8 @@ class GoodputPolicy(LengthPolicy):
         self._price = 1.0 / self._rows[1]
         self._table = _Tables(0.0, 1.0, [1.1], 0.0)
         self._tables: dict[tuple[int, int], _Tables] = {}
-        self._round = self._stale_at = 0
+        # how often something was learned, by earlier processes too, and how often it will have been when tables are made anew
+        self._lessons = self._stale_at = 0
         self._forget_round()
 
     def _forget_round(self) -> None:
@@ -124,7 +125,6 @@ class GoodputPolicy(LengthPolicy):
         self._forget_round()  # the last round may have ended in an error
         self._planned = True
         self._follow(places)
-        self._catch_up()
         self._read_costs(len(places), max([place.depth for place in places]))
         drafting = self._scouts([place for place in places if self._pays(place)])
         if not drafting:
@@ -166,27 +166,38 @@ class GoodputPolicy(LengthPolicy):
                 learn(self.learned_of([seq.seq]), self._pending[seq.seq], seq)
         self._learn_gains(outcome)
         self._forget_round()
+        self._count_lesson()
 
-    def learn_plain(self, seen: PlainRounds) -> None:
-        """Learn costs, and add to the credit of trials."""
-        super().learn_plain(seen)
-        self._earn(seen.n_seq, float(seen.rounds))
+    def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:
+        """Take note of a round without drafts, and add to the credit of trials."""
+        super().watch(n_seq, t_verify, t_round, depth)
+        self._earn(n_seq, 1.0)
 
     def renew_costs(self) -> None:
         """Treat learned times as guesses, and rebuild the tables in the next round."""
         super().renew_costs()
-        self._stale_at = 0
+        self._tables.clear()
+
+    def learn_plain(self, seen: PlainRounds) -> None:
+        """Count these rounds, and learn from their times."""
+        super().learn_plain(seen)
+        self._count_lesson()
+
+    def _count_lesson(self) -> None:
+        """Note that something was learned. Tables, which take half a millisecond each, are made anew often at first."""
+        self._lessons += 1
+        if self._lessons >= self._stale_at:
+            self._tables.clear()
+            self._keep_tables()
+
+    def _keep_tables(self) -> None:
+        self._stale_at = self._lessons + min(_REFRESH, 1 + self._lessons // 2)
 
     def _read_costs(self, n_seq: int, depth: int) -> None:
         """Read the curve at this depth, and take the tables for this number of sequences."""
         self._n_seq = n_seq
         self._rows = self.curve.target.table(depth, n_seq * (LONGEST + 1))
         self._price = n_seq / self._rows[n_seq]
-        self._round += 1
-        if self._round >= self._stale_at:
-            # often at first, when every round teaches something
-            self._stale_at = self._round + min(_REFRESH, 1 + self._round // 2)
-            self._tables.clear()
         key = (n_seq, depth // 256)
         if key not in self._tables:
             self._tables[key] = self._make_tables()
@@ -347,4 +358,6 @@ class GoodputPolicy(LengthPolicy):
         """Start from what earlier processes were taught; acceptance comes with `learned`."""
         for size, state in seen.switches.items():
             self._drafting[size].begin_with(state)
+            self._lessons += round(state.count)
+        self._keep_tables()
         self._usual = seen.usual

@@ -28,7 +28,7 @@ _HOPE = 0.75  # share of k first assumed for unseen counts: one that is guessed 
 _STEP = 0.6  # the same for counts between two that were seen, and later for all
 _EDGES = (4, 8)  # row counts at which kernels' tiles end
 _EDGE = 0.2  # the same for those, later: they may cost less than fewer rows
-_WHILE = 64  # observations before "later": a trial costs a short answer more than it brings
+_WHILE = 64  # decodes before "later": a trial costs a short answer more than it brings
 SURE = 3  # observations after which a count tells the machine's speed
 _REBUILD = 16  # observations between two rebuilds of a table whose counts are known
 _DEAREST = 2.0  # most that rows together are believed to take, in units of as many single ones
@@ -123,8 +123,8 @@ class RowTimes:
             self.scale *= change
             self.pace, self._table = target.scale, []
 
-    def observe(self, rows: int, ms: float, depth: int = 0) -> None:
-        """Learn from one decode. Impossible times are ignored; stalls are ignored until they become the rule."""
+    def observe(self, rows: int, ms: float, depth: int = 0, decodes: int = 1) -> None:
+        """Learn from a decode, or the mean of several. Impossible times are ignored; stalls, too, until they become the rule."""
         if not (rows >= 1 and 1e-4 < ms < 1e7):
             return
         one, more = self._base(rows, depth)
@@ -143,7 +143,7 @@ class RowTimes:
         if rows > 1:
             self._learn_shape(seen, count)
         self._waiting += 1
-        self._seen += 1
+        self._seen += decodes
         if self._table and (count <= SURE or self._waiting >= _REBUILD):
             self._build(len(self._table) - 1)
 

@@ -322,16 +322,29 @@ def test_floors_follow_what_is_learned_in_one_round_of_a_hundred():
     made: set[int] = set()
 
     def floors(*given):
-        made.add(policy._round)
+        made.add(policy._lessons)
         return draft_floors(*given)
 
     policy = GoodputPolicy(CostCurve.prior(), auto=False)
     policy.floors = floors
     for _ in range(3000):
         policy.plan([Place(0, 16, 0, 10_000, 50)])
+        policy.choose([Draft(0, 4, [0.9] * 4)])
+        policy.observe(Outcome([SeqOutcome(0, 2, 1)], 15.0, 3, 4.0, 4))
     rounds = sorted(made)
     assert all(100 <= b - a <= 200 for a, b in pairwise(rounds) if a > 1000)
     assert len([at for at in rounds if at < 10]) >= 4
+
+
+def test_rounds_without_drafts_seldom_change_floors():
+    """They take half a millisecond to make, which a short answer does not bring back."""
+    made = []
+    policy = GoodputPolicy(CostCurve.prior())
+    policy.floors = lambda *given: made.append(given) or draft_floors(*given)
+    for n in range(100):
+        policy.plan([Place(0, 0, 0, 10_000, 50 + n)])
+        policy.watch(1, 8.0, 8.5, 50 + n)
+    assert 2 <= len(made) <= 12  # two for each table
 
 
 def judged(**options):

@@ -36,6 +36,17 @@ def test_a_short_answer_looks_for_no_step_of_the_kernels():
     assert curve.table()[8] == pytest.approx(at_first)
 
 
+def test_the_mean_of_several_decodes_counts_as_so_many():
+    """Of rounds without drafts only means are learned."""
+    at_first, one_by_one, means = times(), times(), times()
+    at_first.observe(1, 10.0)
+    for _ in range(64):
+        one_by_one.observe(1, 10.0)
+    for _ in range(8):
+        means.observe(1, 10.0, decodes=8)
+    assert means.table()[8] == one_by_one.table()[8] < at_first.table()[8]
+
+
 def test_up_to_the_rows_of_one_draft_each_count_is_tried_by_itself():
     """Of fifteen rows nothing is known where fourteen were seen: a step of the kernels may lie between."""
     curve = times()
