@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pyspec.draft.row_times import RowTimes, expand
+from pyspec.draft.row_times import KeptTime, RowTimes, expand
 from pyspec.draft.types import Outcome
 
 SHAPES: Mapping[str, Mapping[int, float]] = {
@@ -95,7 +95,7 @@ class CostCurve:
             target.hope = 1.0
         return cls(target, *(RowTimes({0: times}) for times in sides))
 
-    def begin_with(self, target: Mapping[int, float], draft: Mapping[int, float]) -> None:
+    def begin_with(self, target: Mapping[int, KeptTime], draft: Mapping[int, KeptTime]) -> None:
         """Start from times by rows that this machine took before, where there are any."""
         self.target.begin_with(target)
         self.draft.follow(self.target)

@@ -74,6 +74,14 @@ class _Timing(NamedTuple):
         return max(0.0, (times - 1.0) / self.more)
 
 
+class KeptTime(NamedTuple):
+    """A time for later processes."""
+
+    ms: float
+    seen: int  # how often it was observed; SURE at most
+    since: int = 0  # processes that began with it and did not see it, if it is not sure
+
+
 class RowTimes:
     """Time in ms of one model's decode of n rows; see the module's formula."""
 
@@ -89,6 +97,8 @@ class RowTimes:
         self._begun: dict[int, int] = {}
         self._off: dict[int, float] = {}
         """How far times were from what earlier ones of their count said: the mean, as a share."""
+        self._since: dict[int, int] = {}
+        """`KeptTime.since`, by key."""
         self._doubted: set[int] = set()
         self._slow = self._waiting = self._seen = 0
         self._depth = -1
@@ -133,6 +143,7 @@ class RowTimes:
         if self._set_aside(seen):
             return
         self._slow = 0
+        self._since.pop(key, None)
         count = self._count[key] = self._count.get(key, 0) + 1
         if count > 1:
             off, weight = abs(ms / (self.scale * seen.expected) - 1.0), max(0.1, 1.0 / (count - 1))
@@ -190,18 +201,26 @@ class RowTimes:
         self._count.clear()
         self._doubted.clear()
         self._off.clear()
-        self._begun = {}
+        self._begun, self._since = {}, {}
 
-    def seen(self) -> dict[int, float]:
-        """Times by rows, without context, of the counts up to _OWN that were observed often enough."""
-        return {n: self.table(0)[n] for n in range(1, _OWN + 1) if self.count(n) >= SURE}
+    def seen(self) -> dict[int, KeptTime]:
+        """Times by rows, without context, of the counts up to _OWN that were observed."""
+        return {n: self._kept(n) for n in range(1, _OWN + 1) if self.count(n)}
 
-    def begin_with(self, times: Mapping[int, float]) -> None:
+    def _kept(self, rows: int) -> KeptTime:
+        (one, more), key = self._base(rows, 0), _key(rows)
+        ms = self.scale * one * (1.0 + self._known(key) * more)
+        return KeptTime(ms, min(self.count(rows), SURE), self._since.get(key, 0))
+
+    def begin_with(self, times: Mapping[int, KeptTime]) -> None:
         """Learn from times that this machine took before."""
-        for _ in range(SURE):
+        for already in range(SURE):
             for rows in sorted(times):
-                self.observe(rows, times[rows])
-        self._begun = dict(self._count)
+                if already < times[rows].seen:
+                    self.observe(rows, times[rows].ms)
+        unsure = {rows: kept for rows, kept in times.items() if rows > 1 and kept.seen < SURE}
+        self._since = {_key(rows): kept.since + 1 for rows, kept in unsure.items()}
+        self._begun, self._table = dict(self._count), []
         self._off.clear()
 
     def error(self, rows: int) -> float:
@@ -209,7 +228,7 @@ class RowTimes:
         key = _key(rows)
         here = self.count(rows) - self._begun.get(key, 0)
         if here < SURE:
-            return _KEPT_ERROR if key in self._begun else inf
+            return _KEPT_ERROR if self._begun.get(key, 0) >= SURE else inf
         return _DEVIATION * self._off[key] / sqrt(min(here - 1, _AT_ONCE))
 
     def _base(self, rows: int, depth: int) -> tuple[float, float]:
@@ -252,8 +271,11 @@ class RowTimes:
         Kernels work in tiles: four rows may be cheaper than three.
         """
         known = self._known(key)
-        if self.hope == 1.0 or key <= 1 or key in self._k:
+        if self.hope == 1.0 or key <= 1:
             return known
+        if key in self._k:
+            # each process hopes for more, or one stall would keep all later ones from trying this count
+            return known * self.hope ** self._since.get(key, 0)
         if key in _EDGES and self._seen >= _WHILE:
             return min(known, _EDGE)
         if key > max(self._k, default=1):

@@ -27,6 +27,7 @@ from pyspec.draft.acceptance import TEMPERS, Acceptance, Calibration, Logistic
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import Experience
 from pyspec.draft.policies import Length, Policies
+from pyspec.draft.row_times import SURE, KeptTime
 from pyspec.engine.offload import count_placeable, experts_of
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.machine.devices import layer_devices
@@ -190,21 +191,21 @@ class PairFacts(msgspec.Struct, omit_defaults=True):
     """The file. Raises OptionError for impossible numbers."""
 
     day: float = 0.0  # when it was written, in days since 1970
-    target: dict[int, float] = {}  # ms of a decode without earlier context, by rows
-    draft: dict[int, float] = {}  # ms of a draft's step, by sequences
+    target: dict[int, KeptTime] = {}  # a decode without earlier context, by rows
+    draft: dict[int, KeptTime] = {}  # a draft's step, by sequences
     temper: int = 0  # see `Acceptance`
     kinds: dict[str, Experience] = {}  # by the names that `Policies` gives them
 
     def __post_init__(self) -> None:
         times = (*self.target.items(), *self.draft.items())
-        good = all(0 < rows < 4096 and 0.0 < ms < 1e7 for rows, ms in times)
+        good = all(0 < rows < 4096 and 0.0 < t.ms < 1e7 and 0 < t.seen <= SURE for rows, t in times)
         if not (good and 0.0 <= self.day < 1e6 and 0 <= self.temper < TEMPERS):
             raise OptionError("what was kept about a pair contradicts itself")
 
     def seen_before(self, earlier: PairFacts) -> PairFacts:
         """These facts, with those of `earlier` that they lack. A machine is slow for a while, but none is fast by chance."""
-        one = earlier.target.get(1, 0.0)
-        trusted = not one or 0.0 < self.target.get(1, 0.0) <= MAX_CHANGE * one
+        before, one = earlier.target.get(1), self.target.get(1)
+        trusted = before is None or (one is not None and one.ms <= MAX_CHANGE * before.ms)
         now = self if trusted else msgspec.structs.replace(self, target={}, draft={})
         return msgspec.structs.replace(
             now,
@@ -233,7 +234,7 @@ class PairMemory:
             self._file = stamp(Path(llm.model_path))
         where = f"{self._threads} threads, {placed(llm)}, {processor()}, {engine_build()}"
         drafts = [stamp(side.path) for side in sides[:1]]
-        self._name = f"pair 3, {drafts}, {where}"
+        self._name = f"pair 4, {drafts}, {where}"
         self._known = self._read()
         self._watch, self._written = Watch(), perf_counter()
         self.temper = self._known.temper
@@ -243,7 +244,8 @@ class PairMemory:
 
     def _begin(self, llm: Any, sides: Sequence[SideFile], length: Length, **more: Any) -> Policies:
         known = self._known
-        curve = prior_curve(llm, sides, known.target.get(1, 0.0))
+        one = known.target.get(1)
+        curve = prior_curve(llm, sides, one.ms if one else 0.0)
         curve.begin_with(known.target, known.draft if sides else {})
         weight = 0.5 ** (max(0.0, _today() - known.day) / _HALF_LIFE)
         taught = {name: seen.aged(weight) for name, seen in known.kinds.items()}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.draft.costs import SHAPES, CostCurve, Experts, with_experts
-from pyspec.draft.row_times import N_MAX, RowTimes, expand
+from pyspec.draft.row_times import N_MAX, KeptTime, RowTimes, expand
 from pyspec.draft.types import Outcome, SeqOutcome
 from pyspec.errors import OptionError
 
@@ -233,15 +233,16 @@ def test_a_wrong_prior_is_not_taken_for_the_machine():
 def test_a_curve_begins_with_what_this_machine_took_before():
     curve = CostCurve.prior("Q8_0", 10.0, 0.2)
     before, times = list(curve.target.table()), {1: 4.0, 4: 8.0, 8: 14.0}
+    kept = {rows: KeptTime(ms, 3) for rows, ms in times.items()}
     curve.begin_with({}, {})
     assert (curve.target.table(), curve.target.seen()) == (before, {})
-    curve.begin_with(times, {})
+    curve.begin_with(kept, {})
     assert [curve.target.time(n) for n in times] == pytest.approx([*times.values()], rel=0.05)
     assert 4.0 < curve.target.time(2) < 8.0
-    assert curve.target.seen() == pytest.approx(times, rel=0.05)
+    assert {n: seen.ms for n, seen in curve.target.seen().items()} == pytest.approx(times, rel=0.05)
     assert curve.draft.time(1) == pytest.approx(0.2 * 4.0, rel=0.05)  # the same machine runs it
     curve = CostCurve.prior("Q8_0", 10.0, 0.2)
-    curve.begin_with({1: 4.0}, {1: 1.5})
+    curve.begin_with({1: KeptTime(4.0, 3)}, {1: KeptTime(1.5, 3)})
     assert curve.draft.time(1) == pytest.approx(1.5)
 
 

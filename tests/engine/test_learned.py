@@ -10,6 +10,7 @@ import pytest
 
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.goodput import Experience
+from pyspec.draft.row_times import KeptTime
 from pyspec.draft.switch import SwitchState
 from pyspec.engine.profiles import MAX_CHANGE, PairFacts
 from pyspec.machine.files import cache_dir
@@ -200,11 +201,13 @@ def test_what_is_damaged_is_nothing(pair, fact):
 
 def test_a_machine_that_was_slow_changes_no_times():
     """A row that takes more than three times as long as before was disturbed; the rest is kept."""
-    before = PairFacts(target={1: 10.0, 2: 15.0}, draft={1: 2.0})
-    slow = PairFacts(target={1: 10.0 * MAX_CHANGE + 1.0}, draft={1: 9.0}, temper=1)
+    one, two, step = KeptTime(10.0, 3), KeptTime(15.0, 3), KeptTime(2.0, 3)
+    before = PairFacts(target={1: one, 2: two}, draft={1: step})
+    stalled = KeptTime(10.0 * MAX_CHANGE + 1.0, 3)
+    slow = PairFacts(target={1: stalled}, draft={1: stalled}, temper=1)
     assert slow.seen_before(before) == msgspec.structs.replace(before, temper=1)
-    fast = PairFacts(target={1: 2.0})
-    assert fast.seen_before(before).target == {1: 2.0, 2: 15.0}
+    fast = PairFacts(target={1: step})
+    assert fast.seen_before(before).target == {1: step, 2: two}
 
 
 def test_halves_of_two_experiences():

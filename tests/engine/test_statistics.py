@@ -3,6 +3,7 @@
 import pytest
 
 from pyspec.draft.costs import CostCurve
+from pyspec.draft.row_times import SURE, KeptTime
 from pyspec.draft.simple import FixedPolicy
 from pyspec.draft.types import Outcome, SeqOutcome
 from pyspec.engine.statistics import AnswerStatistics, Tally, Timings, plain_decode
@@ -13,7 +14,7 @@ ROW_MS, FOUR_MS, ROUNDS = 10.0, 20.0, 10
 def timed_before(times):
     """A curve of a machine that earlier processes timed."""
     curve = CostCurve.prior(one_row_ms=ROW_MS)
-    curve.begin_with({rows: times[rows] for rows in range(1, 17)}, {})
+    curve.begin_with({rows: KeptTime(times[rows], SURE) for rows in range(1, 17)}, {})
     return curve
 
 
