@@ -198,7 +198,10 @@ class PairFacts(msgspec.Struct, omit_defaults=True):
 
     def __post_init__(self) -> None:
         times = (*self.target.items(), *self.draft.items())
-        good = all(0 < rows < 4096 and 0.0 < t.ms < 1e7 and 0 < t.seen <= SURE for rows, t in times)
+        good = all(
+            0 < rows < 4096 and 0.0 < t.ms < 1e7 and 0 < t.seen <= SURE and 0 <= t.since < 1e9
+            for rows, t in times
+        )
         if not (good and 0.0 <= self.day < 1e6 and 0 <= self.temper < TEMPERS):
             raise OptionError("what was kept about a pair contradicts itself")
 

@@ -188,7 +188,8 @@ def test_the_draft_draws_as_it_learned_to(pair):
 
 @pytest.mark.parametrize("fact", [
     "", "{", "[]", "{}", "[" * 5000, '{"kinds": {"strict greedy": {}}}', '{"temper": 9}',
-    '{"target": {"1": -1.0}}', '{"draft": {"0": 1.0}}', '{"day": 1e300}', '{"kinds": 5}',
+    '{"target": {"1": [-1.0, 3]}}', '{"target": {"1": [9.0, 4]}}', '{"target": {"1": [9.0, 0]}}',
+    '{"target": {"4": [9.0, 1, -9999999]}}', '{"draft": {"0": [1.0, 3]}}', '{"day": 1e300}', '{"kinds": 5}',
 ])  # fmt: skip
 def test_what_is_damaged_is_nothing(pair, fact):
     llm = pair()
