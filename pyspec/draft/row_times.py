@@ -123,8 +123,12 @@ class RowTimes:
         table = self.table()
         if rows < len(table):
             return table[rows]
+        return self._ms(rows, self._hoped(_key(rows)))
+
+    def _ms(self, rows: int, k: float) -> float:
+        """The module's formula, without context."""
         one, more = self._base(rows, 0)
-        return self.scale * one * (1.0 + self._hoped(_key(rows)) * more)
+        return self.scale * one * (1.0 + k * more)
 
     def follow(self, target: RowTimes) -> None:
         """Change speed as the target did since this model was last timed, since one machine runs both."""
@@ -208,8 +212,8 @@ class RowTimes:
         return {n: self._kept(n) for n in range(1, _OWN + 1) if self.count(n)}
 
     def _kept(self, rows: int) -> KeptTime:
-        (one, more), key = self._base(rows, 0), _key(rows)
-        ms = self.scale * one * (1.0 + self._known(key) * more)
+        key = _key(rows)
+        ms = self._ms(rows, self._known(key))
         return KeptTime(ms, min(self.count(rows), SURE), self._since.get(key, 0))
 
     def begin_with(self, times: Mapping[int, KeptTime]) -> None:

@@ -349,7 +349,7 @@ class Assembly:
 
 # ggml's threads wait for each other after every operation of a model's graph, and they spin while waiting. A thread without a
 # processor keeps all others waiting for a scheduler time slice of some milliseconds, hundreds of times per token. One thread too
-# few makes decoding a little slower; one too many, about ten times (`bench/busy.py`).
+# few makes decoding a little slower; one too many, about ten times (bench/results/busy).
 
 EVERY_S = 0.15
 """Seconds between two looks at the processors: their clocks tick every 10 ms."""

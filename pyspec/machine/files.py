@@ -146,7 +146,7 @@ def _take_name(temporary: Path, path: Path, *, replace: bool) -> None:
             raise
         except OSError:  # no links on this file system: check, then rename
             if os.path.lexists(path):
-                raise FileExistsError(17, "File exists", str(path)) from None
+                raise FileExistsError(errno.EEXIST, "the name is taken", str(path)) from None
         else:
             temporary.unlink()
             return
