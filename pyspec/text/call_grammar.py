@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspec.grammar.languages import Language, literal
 from pyspec.grammar.schemas import json_expression, part_of
-from pyspec.text.calls import BareCalls, CallForm, NamedCalls, ObjectCalls, SpokenCalls
+from pyspec.text.calls import BareCalls, CallForm, NamedCalls, ObjectCalls
 from pyspec.text.notation import MARKS, Notation, Start
 from pyspec.text.parts import properties_of
 from pyspec.text.stream import any_of
@@ -62,7 +62,7 @@ class AnswerGrammar:
     def lazy(self, functions: Functions) -> tuple[Language, str] | None:
         """Return a language that begins with the opening mark of calls, and the mark; None if calls have no mark."""
         form = self._notation.calls
-        if self._notation.channels or form.unmarked:
+        if self._notation.channels or isinstance(form, BareCalls):
             return None
         calls = self._any_calls(functions)
         return Language(calls, self._written), form.opens[0]
@@ -189,10 +189,6 @@ class AnswerGrammar:
             return f"{head} {arguments} {fence} {self._mark(form.close)}"
 
         call = self._each(functions, write)
-        if isinstance(form, SpokenCalls):  # the prompt ends with the first mark
-            bare = [f"{literal(name + chr(10))} args{i}" for i, name in enumerate(functions)]
-            first = self._rule("first", " | ".join(bare))
-            return f"{first} ( {call} )*" if self._many else first
         calls = self._several(call, _NEWLINE)
         begin, end = map(self._mark, form.section)
         return f"{begin} {_NEWLINE} {calls} {_NEWLINE} {end}" if begin else calls

@@ -1,7 +1,7 @@
 """Tool calls whose arguments are one JSON object, and the interface of all forms of calls.
 
 The object has the name too (Hermes, Qwen, Llama 3, Mistral's lists, Command-R), or the name stands between marks before it
-(DeepSeek, Kimi, Mistral, Functionary, Solar).
+(DeepSeek, Kimi, Mistral, Solar).
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ class CallForm(ABC):
     """How a family of models writes calls."""
 
     short_ids: bool = False  # see `Calls`
-    unmarked: bool = False  # whether an answer may begin with a call, or part of one, without mark
 
     @property
     @abstractmethod
@@ -119,7 +118,6 @@ class CallForm(ABC):
 
 _NAMES, _ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
 _ASIDE = ("type", "id", "tool_call_id")
-_PYTHON = ("python", "ipython", "code_interpreter")
 
 
 @dataclass(frozen=True)
@@ -156,8 +154,6 @@ class ObjectCalls(CallForm):
 class BareCalls(ObjectCalls):
     """Llama 3: an object at the beginning of the answer, or a call after its python tag."""
 
-    unmarked = True
-
     def begin(self, s: Scanner, calls: Calls) -> Scan[bool]:
         """Read an object at the beginning of the answer if it calls a known function."""
         yield from s.space()
@@ -166,20 +162,11 @@ class BareCalls(ObjectCalls):
         return (yield from read_objects(s, calls, "", known=True))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read objects, `NAME.call(KEY=VALUE)`, or code if there is a function that runs code."""
+        """Read objects or `NAME.call(KEY=VALUE)`."""
         yield from s.space()
         if (yield from s.peek()) == "{":
             return (yield from read_objects(s, calls, self.close))
-        runner = next((name for name in _PYTHON if name in calls.functions), None)
-        if runner is None:
-            return (yield from read_python(s, calls, r"((?s:.*))\.call"))
-        parts: list[str] = []
-        yield from s.copy((), parts.append)
-        calls.begin(runner)
-        known = properties_of(calls.functions[runner])
-        key = next(iter(known)) if len(known) == 1 else "code"
-        calls.add(json.dumps({key: "".join(parts)}))
-        return calls.end()
+        return (yield from read_python(s, calls, r"((?s:.*))\.call"))
 
 
 def read_python(s: Scanner, calls: Calls, head: str) -> Scan[bool]:
@@ -375,31 +362,4 @@ class NamedCalls(CallForm):
             calls.add("{}")
         yield from s.after_space(self.behind)
         yield from s.after_space(self.close)
-        return calls.end()
-
-
-@dataclass(frozen=True)
-class SpokenCalls(NamedCalls):
-    """Functionary 3.2: each piece of the answer begins with its recipient, a function or `all` for the user.
-
-    The prompt ends with the first mark, so the answer begins with a recipient.
-    """
-
-    unmarked = True
-
-    def begin(self, s: Scanner, calls: Calls) -> Scan[bool]:
-        """Read the recipient at the answer's beginning, and its piece if that is a call."""
-        return (yield from self.read(s, calls, self.open))
-
-    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read the next piece's recipient, and its call if it is a function; return False if the recipient is unknown."""
-        head, end = yield from s.until(("\n",))
-        name = head.strip()
-        if not end or (name != "all" and name not in calls.functions):
-            return False
-        if name == "all":
-            return True
-        yield from s.space()
-        if not (yield from read_arguments(s, calls, name)):
-            return False
         return calls.end()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pyspec.text.calls import BareCalls, CallForm, NamedCalls, ObjectCalls, SpokenCalls
+from pyspec.text.calls import BareCalls, CallForm, NamedCalls, ObjectCalls
 from pyspec.text.tagged import GemmaCalls, PythonCalls, TaggedCalls
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -123,8 +123,6 @@ MISTRAL = NamedCalls(
 )
 MISTRAL_IDS = replace(MISTRAL, written="[TOOL_CALLS]NAME[CALL_ID]@[ARGS]")
 LLAMA = BareCalls("<|python_tag|>", arguments="parameters")
-FUNCTIONARY = NamedCalls("<function=", "</function>", r"(?P<name>[^>\s]+)>", "<function=NAME>")
-FUNCTIONARY_SPOKEN = SpokenCalls(">>>", "", "", ">>>NAME\n")
 _SEP = "<\uff5ctool\u2581sep\uff5c>"
 DEEPSEEK = NamedCalls(
     "<\uff5ctool\u2581call\u2581begin\uff5c>",
@@ -201,13 +199,11 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     (("[TOOL_CALLS]", "[CALL_ID]"), MISTRAL_IDS),
     (("[TOOL_CALLS]", "[ARGS]"), MISTRAL),
     (("[TOOL_CALLS]",), MISTRAL_LIST),
-    ((">>>${recipient}",), FUNCTIONARY_SPOKEN),
     (("<minimax:tool_call>",), MINIMAX),
     (("<seed:tool_call>",), SEED),
     (("<tool_call>", "<function="), QWEN_CODER),
     (("<tool_call>", "<arg_key>"), GLM),
     ((":opensource", "<arg_key"), _keys(":opensource")),
-    (("<function=", "</function>"), FUNCTIONARY),
     (("<|tool_call>call:",), GemmaCalls()),
     (("<tool_calls>",), ObjectCalls("<tool_calls>", "</tool_calls>", listed=True)),
     (("<tool_call>",), HERMES),
@@ -245,16 +241,11 @@ class Notation:
         reasoning = next(marked, THINK if all(map(is_token, THINK.marks)) else None)
         return cls(reasoning, calls)
 
-    @property
-    def always_calls(self) -> bool:
-        """Whether the model uses its form of calls even without tools."""
-        return isinstance(self.calls, SpokenCalls)
-
     def marks(self, *, tools: bool) -> tuple[str, ...]:
         """Return the marks that must be shown even if they are control tokens."""
         if self.channels:
             return MARKS
-        calls: tuple[Any, ...] = self.calls.marks if tools or self.always_calls else ()
+        calls: tuple[Any, ...] = self.calls.marks if tools else ()
         return (*(self.reasoning.marks if self.reasoning else ()), *calls)
 
     def start(self, prompt: str) -> Start:

@@ -144,7 +144,7 @@ class AnswerParser:
     ) -> None:
         self._parts: list[AnswerPart] = []
         self._s = Scanner()
-        self._family = notation.calls if functions or notation.always_calls else None
+        self._family = notation.calls if functions else None
         give, short = self._parts.append, notation.calls.short_ids
         self.calls = Calls(self._s, give, functions or {}, name, short_ids=short)
         self._content = TrimmedText("content", give, ends=self._family is not None)

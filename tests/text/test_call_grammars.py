@@ -85,7 +85,6 @@ def test_one_function_alone_may_be_asked_for(family, takes):
     ("<|START_ACTION|>", '<|START_ACTION|>[\n{"tool_name": "now", "parameters": {}}\n]<|END_ACTION|>'),
     ("<minimax:tool_call>",
      '<minimax:tool_call><invoke name="weather"><parameter name="city">Rome</parameter></invoke></minimax:tool_call>'),
-    (">>>${recipient}", 'weather\n{"city": "Rome"}>>>now\n{}'),
     ("<|tools_prefix|>", '<|tools_prefix|>[{"now": {}}, {"weather": {"city": "Rome"}}]<|tools_suffix|>'),
     (DEEPSEEK_FENCED, next(text for what, text, *_ in FAMILIES["DEEPSEEK"] if what == "3, several")), # its older form
     (MISTRAL_IDS, '[TOOL_CALLS]weather[CALL_ID]abcdef123[ARGS]{"city": "Paris"}'),

@@ -135,7 +135,7 @@ FURTHER = ("<|tool_call>call:", "<|tool_call_start|>", "<|channel>", "<|tools_pr
 NOTATIONS = [
     *(notation_of(family) for family in FAMILIES),
     *(replace(Notation(THINK), calls=notation_of(family).calls) for family in FAMILIES),
-    Notation(calls=notation.FUNCTIONARY_SPOKEN), *map(Notation.of, FURTHER),
+    *map(Notation.of, FURTHER),
 ]  # fmt: skip
 
 
