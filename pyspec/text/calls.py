@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pyspec.text.parts import AnswerPart, encodable, object_of, properties_of
-from pyspec.text.stream import Scan, Scanner, read_near_json
+from pyspec.text.parts import AnswerPart, encodable, object_of
+from pyspec.text.stream import Scan, Scanner, read_json
 
 
 class Calls:
@@ -186,7 +186,7 @@ def read_python(s: Scanner, calls: Calls, head: str) -> Scan[bool]:
         if found != "=":
             return False
         calls.add(f"{before}{json.dumps(key.strip(), ensure_ascii=False)}: ")
-        if not (yield from read_near_json(s, calls.add)):
+        if not (yield from read_json(s, calls.add)):
             return False
         yield from s.after_space(",")
         before = ", "
@@ -247,7 +247,7 @@ class _ObjectReader:
         if key is None or (self._known and key not in (*_ASIDE, *_ARGUMENTS)):
             return False
         value: list[str] = []
-        whole = yield from self._s.json(value.append)
+        whole = yield from read_json(self._s, value.append)
         if key in _ARGUMENTS:
             self._early = "".join(value)
         return whole
@@ -274,7 +274,7 @@ def _read_text(s: Scanner) -> Scan[str]:
     if (yield from s.peek()) != '"':
         return ""
     parts: list[str] = []
-    whole = yield from s.json(parts.append)
+    whole = yield from read_json(s, parts.append)
     try:
         return encodable(json.loads("".join(parts))) if whole else ""
     except ValueError:
@@ -286,7 +286,7 @@ def read_arguments(s: Scanner, calls: Calls, name: str, call_id: str = "") -> Sc
     char = yield from s.peek()
     if char == "{":
         calls.begin(name, call_id)
-        return (yield from s.json(calls.add))
+        return (yield from read_json(s, calls.add))
     if char == '"':
         text = yield from _read_text(s)
     else:

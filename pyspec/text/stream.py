@@ -78,9 +78,6 @@ class StopFinder:
 _T = TypeVar("_T")
 Scan = Generator[None, None, _T]  # a reader: it yields to wait for text, and returns what it found
 MAX_NAME = 256  # longest name of a function and the like, characters
-_OUTSIDE = ('"', "{", "}", "[", "]")  # what counts between the strings of JSON
-_INSIDE = ('"', "\\", *map(chr, range(32)))  # what counts in them
-_SCALAR_END = re.compile(r"[^\w.+-]")
 _SPACE = re.compile(r"\s*")
 
 
@@ -190,66 +187,15 @@ class Scanner:
         rest = self._text[at : at + longest]
         return any(len(m) > len(rest) and m.startswith(rest) for m in marks)
 
-    # -- JSON ------------------------------------------------------------------------------------------
 
-    def json(self, emit: Callable[[str], object]) -> Scan[bool]:
-        """Emit one JSON value as it arrives, and return whether it is complete.
-
-        Only brackets and quotes are checked. Control characters in strings are escaped.
-        """
-        first = yield from self.peek()
-        if first == '"':
-            emit(self.take(1))
-            return (yield from self._string(emit))
-        if first not in _CLOSERS:
-            return (yield from self._scalar(emit))
-        emit(self.take(1))
-        closers = [_CLOSERS[first]]
-        while closers:
-            found = yield from self.copy(_OUTSIDE, emit)
-            if not found or (found in "}]" and found != closers.pop()):
-                return False
-            emit(found)
-            if found == '"':
-                if not (yield from self._string(emit)):
-                    return False
-            elif found in _CLOSERS:
-                closers.append(_CLOSERS[found])
-        return True
-
-    def _string(self, emit: Callable[[str], object]) -> Scan[bool]:
-        """Emit the rest of a string after its opening quote."""
-        while found := (yield from self.copy(_INSIDE, emit)):
-            if found == "\\":
-                if not (yield from self.peek()):
-                    return False
-                emit(found + self.take(1))
-            elif found != '"':
-                emit(json_inside(found))
-            else:
-                emit(found)
-                return True
-        return False
-
-    def _scalar(self, emit: Callable[[str], object]) -> Scan[bool]:
-        size = 0
-        while True:
-            match = _SCALAR_END.search(self._text, self._at)
-            text = self.take((match.start() if match else len(self._text)) - self._at)
-            size += len(text)
-            if text:
-                emit(text)
-            if match or self.ended:
-                return size > 0
-            yield
-
+# -- JSON ---------------------------------------------------------------------------------------------------------------
 
 Emit = Callable[[str], object]
 
-_CONSTANTS = {"True": "true", "False": "false", "None": "null", "nil": "null"}
-_BARE = ("true", "false", "null")
+_CONSTANTS = {name: name.lower() for name in ("true", "false", "null", "True", "False")}
+_CONSTANTS |= dict.fromkeys(("None", "nil"), "null")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
+_ESCAPED = '"\\/bfnrtu'  # what JSON has behind a backslash
 _ENDS = (",", ":", "=", "{", "}", "[", "]", "(", ")", " ", "\n")
 _CLOSERS = {"{": "}", "[": "]"}
 
@@ -259,8 +205,12 @@ def json_inside(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def read_near_json(s: Scanner, emit: Emit, quotes: tuple[str, ...] = ('"', "'")) -> Scan[bool]:
-    """Emit one value as JSON, and return whether it is complete. quotes: string delimiters; long ones allow no escapes."""
+def read_json(s: Scanner, emit: Emit, quotes: tuple[str, ...] = ('"', "'")) -> Scan[bool]:
+    """Emit one value as JSON as it arrives, and return whether it is complete.
+
+    Only brackets and quotes are checked. Python's constants and quotes become JSON's, and words without quotes texts.
+    quotes: string delimiters; long ones allow no escapes.
+    """
     closers: list[str] = []
     key = False
     while True:
@@ -288,7 +238,7 @@ def read_near_json(s: Scanner, emit: Emit, quotes: tuple[str, ...] = ('"', "'"))
 
 
 def _word(word: str) -> str:
-    if word in _CONSTANTS or word in _BARE or _NUMBER.fullmatch(word):
+    if word in _CONSTANTS or _NUMBER.fullmatch(word):
         return _CONSTANTS.get(word, word)
     return json.dumps(word, ensure_ascii=False)
 
@@ -302,5 +252,5 @@ def _string(s: Scanner, emit: Emit, quote: str) -> Scan[bool]:
     while (mark := (yield from s.copy((quote, "\\"), say))) == "\\":
         char = yield from s.peek()
         s.take(1)
-        say(_ESCAPES.get(char, char))
+        emit(f"\\{char}" if char and char in _ESCAPED else json_inside(char))
     return bool(mark)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspec.text.calls import CallForm, Calls, read_python, read_several
 from pyspec.text.parts import properties_of
-from pyspec.text.stream import Scan, Scanner, json_inside, read_near_json
+from pyspec.text.stream import Scan, Scanner, json_inside, read_json
 
 _TYPES = {
     str: "string",
@@ -161,7 +161,7 @@ def _loosely(text: str) -> str:
     s.feed(text)
     s.ended = True
     try:
-        next(read_near_json(s, parts.append))  # the text is complete, so it does not wait
+        next(read_json(s, parts.append))  # the text is complete, so it does not wait
     except StopIteration as end:
         return "".join(parts) if end.value and not s.rest.strip() else ""
     return ""
@@ -184,7 +184,7 @@ class GemmaCalls(CallForm):
         if not end or not name.strip():
             return False
         calls.begin(name.strip())
-        if not (yield from read_near_json(s, calls.add, (QUOTE, '"'))):
+        if not (yield from read_json(s, calls.add, (QUOTE, '"'))):
             return False
         yield from s.after_space(self.marks[1])
         return calls.end()

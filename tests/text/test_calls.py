@@ -71,10 +71,11 @@ def test_arguments_come_as_they_are_written():
     assert [part.text for part in parser.push('ty": "P')] == ['ty": "P']
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"), [(r'"{\"city\": \"Rome\"}"', {"city": "Rome"}), ("null", {})]
-)
-def test_an_object_may_be_a_text_or_null(written, meant):
+@pytest.mark.parametrize(("written", "meant"), [
+    (r'"{\"city\": \"Rome\"}"', {"city": "Rome"}), ("null", {}),
+    (r"{'city': 'L\'Aquila\u0021', hourly: True}", {"city": "L'Aquila!", "hourly": True}),
+])  # fmt: skip
+def test_an_object_may_be_a_text_or_null_or_pythons(written, meant):
     text = f'<tool_call>{{"name": "weather", "arguments": {written}}}</tool_call>'
     assert told(whole(text)) == ("", [("weather", meant)])
 
@@ -122,7 +123,7 @@ def test_ids_are_what_templates_take():
 
 def test_a_broken_call_is_content_of_the_whole():
     """Streamed it has begun; given as a whole, nothing that cannot be called is a call."""
-    text = 'A <tool_call>{"name": "weather", "arguments": {"city": oops}}</tool_call> B'
+    text = 'A <tool_call>{"name": "weather", "arguments": {"city"}}</tool_call> B'
     parts = parts_of(list(text), Notation())
     assert [part.text for part in parts if part.kind == "call"] == ["weather"]
     assert told(WholeAnswer.of(parts)) == (text, [])
