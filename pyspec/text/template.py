@@ -9,8 +9,7 @@ If a template reads words in what others wrote, it finds none.
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from time import time
@@ -19,7 +18,7 @@ from typing import Any
 from pyspec.errors import EngineError, InputError, OptionError
 from pyspec.text.forms import CHOICES, WARNINGS, TemplateInput, filled, in_forms, missing, probe_of
 from pyspec.text.messages import standard
-from pyspec.text.notation import Notation
+from pyspec.text.notation import Notation, Reasoning
 from pyspec.text.prompts import PromptTokenizer, Rendering
 from pyspec.text.render import (
     NONE,
@@ -34,8 +33,6 @@ from pyspec.text.veil import Veil, unused_digits, veiled, written
 
 log = logging.getLogger("pyspec")
 
-_MARK = re.compile(r"<[^<>\s'\"{}]{1,40}>|\[/?[A-Za-z_]{2,40}\]")  # what looks like a mark
-_MAX_READ = 16  # most marks that are tried one by one, to find those that the template looks for
 PLAINLY = "this model has no chat template: turns are written as plain text, and an answer ends where the next would begin"
 _CONVERSATION = ("messages", "tools")  # template variables that cannot be set as arguments
 _MAX_SHAPES = 256  # shapes of conversations whose forms are remembered
@@ -78,8 +75,10 @@ class ChatTemplate:
         for name, source in self.sources.items():
             self._renderer.add(name, source, variables)
         known = "\n".join(self.sources.values())
-        self._unwritten = None if "tool_calls" in known else Notation.of(known).calls
+        notation = Notation.of(known)
+        self._unwritten = None if "tool_calls" in known else notation.calls
         """How the model writes calls, if its template does not write them."""
+        self._reasoning = notation.reasoning
         self._forms: dict[bytes, tuple[str, ...] | None] = {}
         self._turn_marks: dict[str, frozenset[str]] = {}
         self._openings: dict[str, str | None] = {}
@@ -282,7 +281,9 @@ class ChatTemplate:
             except InputError:
                 return None
 
-        found = veiled(veil, inputs, text, self._read(name, inputs), render)
+        told = (each for each in self._reasoned(inputs) if each != inputs)
+        same = next((each for each in told if render(each) == text), inputs)
+        found = veiled(veil, same, text, render)
         shown = veil.read(found) if found is not None else None
         if shown is None or missing(shown.text, inputs) > missing(text, inputs):
             raise InputError(
@@ -293,15 +294,16 @@ class ChatTemplate:
             self._say(READ)
         return shown
 
-    def _read(self, name: str, inputs: TemplateInput) -> list[str]:
-        """Return marks that the template may look for in what the model said: it names them, and they mark no turn."""
-        spoken = written({"messages": [m for m in inputs["messages"] if m["role"] == "assistant"]})
-        source, control = self.sources[name], self._opened().control
-        named = [word for word in {*_MARK.findall(source), *control} if word in source and word in spoken]  # fmt: skip
-        if not named:
-            return []
-        left = [word for word in named if word not in self._around(name)]
-        return left if len(left) <= _MAX_READ else []
+    def _reasoned(self, inputs: TemplateInput) -> Iterator[TemplateInput]:
+        """Yield a conversation whose reasoning is in fields: behind a veil, templates find no marks in what the model said.
+
+        They differ in the white space that they leave between reasoning and content.
+        """
+        if self._reasoning is None:
+            return
+        for space in ("\n", "", None):
+            turns = [_parted(turn, self._reasoning, space) for turn in inputs["messages"]]
+            yield {**inputs, "messages": turns}
 
     def _around(self, name: str) -> frozenset[str]:
         """Return the words around a user's turn, and those that end an answer; all single-token words if that is unknown."""
@@ -344,6 +346,18 @@ def _variables(variables: Mapping[str, Any] | None) -> dict[str, Any]:
     for name in made.keys() & _CONVERSATION:
         raise OptionError(f"{name} cannot be a template variable", "it comes from the conversation")
     return made
+
+
+def _parted(turn: dict[str, Any], marks: Reasoning, space: str | None) -> dict[str, Any]:
+    """Return a turn with its reasoning apart. space: characters to strip between that and the content; None for white space."""
+    content = turn["content"]
+    told = turn["role"] == "assistant" and isinstance(content, str) and "thinking" not in turn
+    if not told or marks.close[0] not in content:
+        return turn
+    first, *_, last = content.split(marks.close[0])
+    thoughts = first.split(marks.open[0])[-1].strip(space)
+    fields = {"thinking": thoughts, "reasoning_content": thoughts}
+    return {**turn, **fields, "content": last.lstrip(space)}
 
 
 def _with_content(tokens: PromptTokenizer, message: Mapping[str, Any]) -> Mapping[str, Any]:

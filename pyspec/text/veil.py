@@ -36,9 +36,6 @@ _ROLES = frozenset(
 _OWN = ("system", "developer", "assistant")  # whose marks are meant, but for those around turns
 _TYPES = frozenset(["function", "text", "object", "array", "string", "number", "integer", "boolean", "null"])  # fmt: skip
 _KINDS = {"role": _ROLES, "type": _TYPES}  # words that a template knows, by their key
-_NOTHING = re.compile(r"(?!)")
-_SAYS = ("content", "reasoning_content", "thinking", "text")
-"""Keys of what a template may split at marks in the model's own turns."""
 
 
 def unused_digits(*written: str) -> str:
@@ -85,7 +82,7 @@ class Veil:
         self._open_ended, self._parts = control.open_ended, control.joined
         self._around = frozenset(around)
         self._defined, self._pattern = any_of(tuple(defined)), any_of(tuple(edges))
-        self._spared, self._seaming = _NOTHING, True
+        self._seaming = True
         codes = [(char, own) for char in sorted(edges) for own in (False, True)]
         self._standing = {key: f"{self._prefix}{code:03d}" for code, key in enumerate(codes, 1)}
         self._hidden = {f"{code:03d}": key for code, key in enumerate(codes, 1)}
@@ -96,62 +93,40 @@ class Veil:
         """Whether texts of the last request were broken because they could be the inside of a control word."""
         self.hid = False  # whether anything was hidden in the last request
 
-    def hide(
-        self,
-        inputs: Mapping[str, Any],
-        spared: Collection[str] = (),
-        *,
-        but: str | None = None,
-        seams: bool = True,
-    ) -> dict[str, Any]:
-        """Return a template's input with stand-ins.
-
-        spared: words to leave whole in what the assistant said. but: a role whose messages are left as they are. seams: whether
-        texts that could be the inside of a control word are broken too.
-        """
+    def hide(self, inputs: Mapping[str, Any], *, seams: bool = True) -> dict[str, Any]:
+        """Return a template's input with stand-ins. seams: whether texts that could be the inside of a control word are broken too."""
         self.hid = self.seams = False
-        self._spared, self._seaming = any_of(tuple(spared)), seams
+        self._seaming = seams
         return {
-            key: [turn if turn["role"] == but else self._turn(turn) for turn in part]
-            if key == "messages"
-            else self._part(part, "")
+            key: [self._turn(turn) for turn in part] if key == "messages" else self._part(part, "")
             for key, part in inputs.items()
         }
 
     def _turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
-        role = turn["role"]
-        return {key: self._field(key, each, role, says=key in _SAYS) for key, each in turn.items()}
+        return {key: self._field(key, each, turn["role"]) for key, each in turn.items()}
 
-    def _part(self, part: Any, role: str, *, says: bool = False, own_keys: bool = False) -> Any:
-        """Return a part with stand-ins. says: whether it is what a turn says. own_keys: whether its keys are a caller's."""
+    def _part(self, part: Any, role: str, *, own_keys: bool = False) -> Any:
+        """Return a part with stand-ins. own_keys: whether its keys are a caller's."""
         if isinstance(part, str):
-            spared = self._spared if says and role == "assistant" else _NOTHING
-            return self._text(part, role, spared)
+            return self._text(part, role)
         if isinstance(part, Mapping):
             return {
                 self._text(key, role, seams=own_keys) if isinstance(key, str) else key: self._field(
-                    key, each, role, says=says and key in _SAYS, own_keys=own_keys
+                    key, each, role, own_keys=own_keys
                 )
                 for key, each in part.items()
             }
         if isinstance(part, (list, tuple)):
-            return [self._part(each, role, says=says, own_keys=own_keys) for each in part]
+            return [self._part(each, role, own_keys=own_keys) for each in part]
         return part
 
-    def _field(self, key: str, value: Any, role: str, *, says: bool, own_keys: bool = False) -> Any:
+    def _field(self, key: str, value: Any, role: str, *, own_keys: bool = False) -> Any:
         if key in _KINDS and isinstance(value, str) and value in _KINDS[key] and not own_keys:
             return value
-        return self._part(value, role, says=says, own_keys=own_keys or key == "arguments")
+        return self._part(value, role, own_keys=own_keys or key == "arguments")
 
-    def _text(
-        self, text: str, role: str, spared: re.Pattern[str] = _NOTHING, *, seams: bool = True
-    ) -> str:
-        own = role in _OWN
-        pieces, at = [], 0
-        for match in spared.finditer(text):
-            pieces += [self._replaced(text[at : match.start()], own), match[0]]
-            at = match.end()
-        made = self._broken("".join([*pieces, self._replaced(text[at:], own)]))
+    def _text(self, text: str, role: str, *, seams: bool = True) -> str:
+        made = self._broken(self._replaced(text, own=role in _OWN))
         core = text.strip()
         if seams and self._seaming and core and made == text and core in self._parts:
             self.seams = self.hid = True
@@ -159,7 +134,7 @@ class Veil:
             made = text[:at] + self._seam + text[at:]
         return made
 
-    def _replaced(self, text: str, own: bool) -> str:
+    def _replaced(self, text: str, *, own: bool) -> str:
         made = self._pattern.sub(lambda found: self._standing[found[0], own], text)
         self.hid |= made != text
         return made
@@ -213,38 +188,14 @@ Render = Callable[[Mapping[str, Any]], "str | None"]
 """Renders a template's input; None if the template refuses it."""
 
 
-def veiled(veil: Veil, inputs: Mapping[str, Any], plain: str, read: Collection[str], render: Render) -> str | None:  # fmt: skip
-    """Render a request behind a veil, as close to its plain rendering as is safe. None if the template refuses it.
-
-    A template may look for marks in what the model said, such as the end of reasoning. So the words `read` are left whole there,
-    as few of them as are needed. What others wrote is never left whole. A template that looks for marks in it finds none.
-
-    plain: the rendering without a veil. read: words that a template may read in the assistant's messages.
-    """
-
-    def shown(spared: Collection[str] = (), *, seams: bool = True, but: str | None = None) -> str | None:  # fmt: skip
-        return render(veil.hide(inputs, spared, seams=seams, but=but))
-
-    def bare(rendering: str | None) -> str | None:
-        return None if rendering is None else veil.bare(rendering)
-
-    seams, found = True, shown()
-    if bare(found) == plain:
+def veiled(veil: Veil, inputs: Mapping[str, Any], plain: str, render: Render) -> str | None:
+    """Render a request behind a veil. None if the template refuses it. plain: the rendering without a veil."""
+    found = render(veil.hide(inputs))
+    if found is None or veil.bare(found) == plain or not veil.seams:
         return found
-    if veil.seams:  # they may be names that the template knows, rather than insides of words
-        without = shown(seams=False)
-        if without is not None and found is not None and veil.frame(without) == veil.frame(found):
-            seams, found = False, without
-    wanted = bare(shown(seams=seams, but="assistant"))
-    if wanted is None or bare(found) == wanted:
-        return found
-    whole = set(read)
-    if bare(shown(whole, seams=seams)) != wanted:
-        return found
-    for word in sorted(whole):
-        if bare(shown(whole - {word}, seams=seams)) == wanted:
-            whole.discard(word)
-    return shown(whole, seams=seams)
+    # what was broken may be names that the template knows, rather than insides of words
+    without = render(veil.hide(inputs, seams=False))
+    return without if without and veil.frame(without) == veil.frame(found) else found
 
 
 def written(inputs: Mapping[str, Any]) -> str:
