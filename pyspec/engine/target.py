@@ -337,8 +337,6 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self.template = ChatTemplate(self, *chosen)
         self._stack.callback(self.template.close)
         self._stack.callback(forget_vocabulary, self._model.vocab)
-        end = self.token_eos()
-        self.end_text = [self._model.token_get_text(end)] if end >= 0 else []
         for name in {DEFAULT: "", **templates_of(self._metadata)}:
             self._chat_handlers[f"chat_template.{name}"] = self.template
         if not (kwargs.get("chat_format") or kwargs.get("chat_handler")):

@@ -11,15 +11,8 @@ from typing import Any
 from msgspec.structs import asdict
 
 from pyspec.errors import InputError
-from pyspec.grammar.languages import (
-    Constraint,
-    Language,
-    constraint_of,
-    of_choice,
-    of_grammar,
-    of_regex,
-)
-from pyspec.grammar.schemas import ANY_OBJECT, json_expression, of_schema, tool_schema
+from pyspec.grammar.languages import Language, constraint_of, of_choice, of_grammar, of_regex
+from pyspec.grammar.schemas import ANY_OBJECT, of_schema
 from pyspec.text.messages import from_outside
 from pyspec.text.parser import joined
 from pyspec.text.parts import AnswerPart, Result, Step, Token, TokenLogprobs, Usage, chat_logprobs
@@ -45,24 +38,16 @@ class ChatCompletion:
         left, wanted = tools_left([each["function"] for each in tools], choice if tools else None)
         known = {each["name"]: each.get("parameters") for each in left}
         stops = [*([stop] if isinstance(stop, str) else stop or ()), *llm.template.stop]
-        content, speech = format_language(given["response_format"]), llm.speech
-        self.grammar: Any  # what the answer must follow; None for any text
-        self._call: str | None = None
+        content = format_language(given["response_format"])
+        if content is None and given["grammar"] is not None:
+            content = constraint_of(given["grammar"]).language
+        self.grammar = llm.speech.shape(self.prompt, content, known, wanted)
+        """What the answer must follow; None for any text."""
         self._id, self._created = uuid.uuid4().hex, int(time.time())
-        if llm.template.is_plain or not (tools or speech.notation.marks(tools=False)):
-            self._call = wanted if wanted in known else None
-            if self._call is not None:  # as llama-cpp-python asks for it: its arguments alone
-                content = Language(json_expression(tool_schema(known[self._call])))
-            self._reader = speech.plain_reader([*llm.end_text, *stops])
-            self.grammar = given["grammar"] if content is None else Constraint(content)
-        else:
-            if content is None and given["grammar"] is not None:
-                content = constraint_of(given["grammar"]).language
-            self.grammar = speech.shape(self.prompt, content, known, wanted)
-            self._reader = speech.reader(
-                self.prompt, stops, functions=known, name=self._id, forced=wanted is not None
-            )
-        self._legacy, self._begun = bool(functions) or self._call is not None, False
+        self._reader = llm.speech.reader(
+            self.prompt, stops, functions=known, name=self._id, forced=wanted is not None
+        )
+        self._legacy = bool(functions)
         self._n_top = given["top_logprobs"] or 0 if given["logprobs"] else None
         self._llm, self._model = llm, given["model"] or llm.model_path
         self._most = 0
@@ -128,15 +113,7 @@ class ChatCompletion:
         if reason is not None:
             self._reason = "length" if reason == "context" else reader.reason(reason)
             parts += reader.finish()
-        return joined(parts) if self._call is None else self._called(parts)
-
-    def _called(self, parts: list[AnswerPart]) -> list[AnswerPart]:
-        """Content as the arguments of the one call."""
-        begins = [AnswerPart("call", str(self._call), 0, f"call_{self._id[:24]}")]
-        self._reason = self._reason and "tool_calls"
-        made = [AnswerPart("arguments", part.text) for part in parts]
-        begins, self._begun = begins[self._begun :], True
-        return begins + made
+        return joined(parts)
 
     def _made(self, kind: str, shown: dict[str, Any], *, ended: bool = False) -> dict[str, Any]:
         """The whole completion, or a chunk."""
