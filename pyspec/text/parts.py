@@ -328,8 +328,7 @@ class Failure(msgspec.Struct, frozen=True):
 class RecordResult(Result, kw_only=True, omit_defaults=True):
     """One record, answered or failed.
 
-    A journal stores it as JSON without default values; journals of earlier versions, which have all fields but `tokens`, can
-    still be read.
+    A journal stores it as JSON without default values.
 
     Attributes:
         index: Place of the record among the inputs, from 0.
