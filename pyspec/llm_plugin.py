@@ -114,8 +114,8 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
                 yield StreamEvent(type="reasoning", chunk=piece.reasoning)
             yield piece.text
             for call in piece.calls:
-                made = llm.ToolCall(call.name, json.loads(call.arguments), call.id)
-                response.add_tool_call(made)
+                name, arguments = call["function"]["name"], call["function"]["arguments"]
+                response.add_tool_call(llm.ToolCall(name, json.loads(arguments), call["id"]))
         response.set_usage(input=len(tokens), output=emitted)
         response.response_json = {"finish_reason": reason, "speculation": loaded.last_speculation}
 

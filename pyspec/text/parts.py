@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -137,25 +137,16 @@ class AnswerPart:
         if self.kind in ("content", "reasoning"):
             return {"content" if self.kind == "content" else "reasoning_content": self.text}
         if self.kind == "call":
-            call = Call(self.id, self.text).as_openai()
+            call = call_of(self.id, self.text)
             return {"tool_calls": [{"index": self.index, **call}]}
         if self.kind == "arguments":
             return {"tool_calls": [{"index": self.index, "function": {"arguments": self.text}}]}
         return {}
 
 
-@dataclass
-class Call:
-    """A function call."""
-
-    id: str
-    name: str
-    arguments: str = ""  # JSON text of an object
-
-    def as_openai(self) -> dict[str, Any]:
-        """Return the call as in an OpenAI message."""
-        function = {"name": self.name, "arguments": self.arguments}
-        return {"id": self.id, "type": "function", "function": function}
+def call_of(call_id: str, name: str, arguments: str = "") -> dict[str, Any]:
+    """Return a function's call as in an OpenAI message. arguments: JSON text of an object."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 class Piece(Step, frozen=True):
@@ -187,38 +178,12 @@ class Piece(Step, frozen=True):
         return self._joined("reasoning")
 
     @property
-    def calls(self) -> list[Call]:
-        """Complete calls in these parts; empty unless the answer has ended."""
-        return WholeAnswer.of(self.parts).calls if self.finish_reason else []
+    def calls(self) -> list[dict[str, Any]]:
+        """Complete calls in these parts, in OpenAI's form; empty unless the answer has ended."""
+        return Result.of(self.parts).calls if self.finish_reason else []
 
     def _joined(self, *kinds: PartKind) -> str:
         return "".join([part.text for part in self.parts if part.kind in kinds])
-
-
-@dataclass
-class WholeAnswer:
-    """A whole answer, with its complete calls."""
-
-    reasoning: str = ""
-    content: str = ""
-    calls: list[Call] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, parts: Iterable[AnswerPart]) -> WholeAnswer:
-        texts: dict[str, list[str]] = {"reasoning": [], "content": []}
-        calls: dict[int, tuple[AnswerPart, list[str]]] = {}
-        for part in parts:
-            if part.kind == "call":
-                calls[part.index] = part, []
-            elif part.kind == "arguments":
-                calls[part.index][1].append(part.text)
-            elif part.kind == "broken":
-                del calls[part.index]
-                texts["content"].append(part.text)
-            else:
-                texts[part.kind].append(part.text)
-        made = [Call(begun.id, begun.text, "".join(text)) for begun, text in calls.values()]
-        return cls("".join(texts["reasoning"]), "".join(texts["content"]), made)
 
 
 def object_of(text: str) -> dict[str, Any] | None:
@@ -293,9 +258,21 @@ class Result(msgspec.Struct, kw_only=True):
             parts: The parts, in any pieces.
             known: The other fields.
         """
-        answer = WholeAnswer.of(parts)
-        calls = [call.as_openai() for call in answer.calls]
-        return cls(text=answer.content, reasoning=answer.reasoning, calls=calls, **known)
+        texts: dict[str, list[str]] = {"reasoning": [], "content": []}
+        calls: dict[int, tuple[AnswerPart, list[str]]] = {}
+        for part in parts:
+            if part.kind == "call":
+                calls[part.index] = part, []
+            elif part.kind == "arguments":
+                calls[part.index][1].append(part.text)
+            elif part.kind == "broken":
+                del calls[part.index]
+                texts["content"].append(part.text)
+            else:
+                texts[part.kind].append(part.text)
+        content, reasoning = ("".join(texts[kind]) for kind in ("content", "reasoning"))
+        made = [call_of(call.id, call.text, "".join(text)) for call, text in calls.values()]
+        return cls(text=content, reasoning=reasoning, calls=made, **known)
 
     @property
     def rate(self) -> float:

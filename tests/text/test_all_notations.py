@@ -7,7 +7,7 @@ from helpers import sdist
 from pyspec.errors import InputError, TemplateError
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
-from pyspec.text.parts import WholeAnswer, common_prefix
+from pyspec.text.parts import Result, common_prefix
 
 TYPES = {
     "city": ("string", "Its name."),
@@ -61,7 +61,7 @@ def read(source, prompt, text):
     notation = Notation.of(source)
     inside = notation.start(prompt) == "inside"
     parser = AnswerParser(notation, inside=inside, functions={"get_weather": PARAMETERS})
-    return WholeAnswer.of(parser.push(text) + parser.finish())
+    return Result.of(parser.push(text) + parser.finish())
 
 
 def test_calls_and_reasoning_are_read_as_they_are_written(shared_renderer):
@@ -75,7 +75,7 @@ def test_calls_and_reasoning_are_read_as_they_are_written(shared_renderer):
                 continue
             answer = read(source, prompt, text)
             if "get_weather" in text and "K\u00f6ln" in text and "'city'" not in text:
-                found = [json.loads(call.arguments) for call in answer.calls] == [ARGUMENTS]
+                found = [json.loads(c["function"]["arguments"]) for c in answer.calls] == [ARGUMENTS]
                 calls[name] = calls[name] or found
             if THOUGHT in text:
                 thoughts[name] = thoughts[name] or answer.reasoning == THOUGHT

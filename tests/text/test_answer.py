@@ -24,7 +24,7 @@ from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.text.answer import AnswerReader, Budget, ReasoningLimit, Speech, reasoning_end
 from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
-from pyspec.text.parts import WholeAnswer, result_of
+from pyspec.text.parts import Result, result_of
 from pyspec.text.stream import MAX_NAME, Scanner, StopFinder
 from pyspec.vocab import piece_reader
 
@@ -50,7 +50,7 @@ def ids_of(llm, text):
 
 
 def read(reader, ids):
-    return WholeAnswer.of([p for token in ids for p in reader.push([token])] + reader.finish())
+    return Result.of([p for token in ids for p in reader.push([token])] + reader.finish())
 
 
 def test_a_reader_knows_that_a_character_has_begun():
@@ -78,12 +78,12 @@ def test_marks_that_are_control_tokens(llm, speech):
     ids = ids_of(llm, "[THINK]Hm.[/THINK]So<|other|>.[TOOL_CALLS]now[ARGS]{}")
     reader = speech.reader(ids_of(llm, "x"), functions=FUNCTIONS)
     answer = read(reader, ids)
-    assert (answer.reasoning, answer.content) == ("Hm.", "So.")
-    assert [call.name for call in answer.calls] == ["now"]
+    assert (answer.reasoning, answer.text) == ("Hm.", "So.")
+    assert [call["function"]["name"] for call in answer.calls] == ["now"]
     assert [reader.reason(each) for each in ("stop", "length")] == ["tool_calls", "length"]
     without = read(speech.reader([]), ids_of(llm, "a[TOOL_CALLS]b"))
-    assert (without.content, without.calls) == ("ab", [])
-    assert read(speech.plain_reader(["z"]), ids_of(llm, "<think>x yz")).content == "<think>x y"
+    assert (without.text, without.calls) == ("ab", [])
+    assert read(speech.plain_reader(["z"]), ids_of(llm, "<think>x yz")).text == "<think>x y"
 
 
 def test_the_prompt_says_where_an_answer_begins(llm, speech):
@@ -104,8 +104,8 @@ def test_stop_strings_end_content_alone():
     reader = thinking(["END"])
     call = '<tool_call>{"name": "now", "arguments": {"x": "END"}}</tool_call>'
     answer = read(reader, [ord(c) for c in f"<think>END</think>a EN{call}D b END c"])
-    assert (answer.reasoning, answer.content) == ("END", "a END b ")
-    assert [call.arguments for call in answer.calls] == ['{"x": "END"}']
+    assert (answer.reasoning, answer.text) == ("END", "a END b ")
+    assert [call["function"]["arguments"] for call in answer.calls] == ['{"x": "END"}']
     assert reader.done
 
 
@@ -120,7 +120,7 @@ def test_half_a_stop_string_comes_at_the_end():
 def test_a_demanded_call_that_is_cut_is_no_text(cut):
     call = '<tool_call>{"name": "now", "arguments": {"x": "a b"}}</tool_call>'
     answer = read(thinking(forced=True), [ord(c) for c in f"<think>Hm.</think>{call[:cut]}"])
-    assert (answer.reasoning, answer.content, answer.calls) == ("Hm.", "", [])
+    assert (answer.reasoning, answer.text, answer.calls) == ("Hm.", "", [])
 
 
 CLOSE = "</think>"

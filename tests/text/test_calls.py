@@ -13,7 +13,7 @@ from pyspec.text import notation
 from pyspec.text.calls import Calls
 from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
-from pyspec.text.parts import WholeAnswer
+from pyspec.text.parts import Result
 from pyspec.text.stream import Scanner
 from pyspec.text.tagged import types_of
 
@@ -33,11 +33,15 @@ def parts_of(pieces, spoken, **asked):
 
 
 def whole(text, spoken=None):
-    return WholeAnswer.of(parts_of([text], spoken or Notation()))
+    return Result.of(parts_of([text], spoken or Notation()))
+
+
+def functions_of(answer):
+    return [call["function"] for call in answer.calls]
 
 
 def told(answer):
-    return answer.content, [(call.name, json.loads(call.arguments)) for call in answer.calls]
+    return answer.text, [(f["name"], json.loads(f["arguments"])) for f in functions_of(answer)]
 
 
 def test_there_are_ten_of_each():
@@ -48,7 +52,7 @@ def test_there_are_ten_of_each():
 def test_answers_are_taken_apart(case):
     family, _, text, *expected = case
     for pieces in ([text], list(text)):
-        assert told(WholeAnswer.of(parts_of(pieces, notation_of(family)))) == tuple(expected)
+        assert told(Result.of(parts_of(pieces, notation_of(family)))) == tuple(expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
@@ -56,9 +60,9 @@ def test_calls_are_content_where_there_are_no_tools(case):
     """Nothing is called that cannot be, and of families without channels every character stays."""
     family, _, text, *_ = case
     parser = AnswerParser(notation_of(family))
-    answer = WholeAnswer.of(parser.push(text) + parser.finish())
+    answer = Result.of(parser.push(text) + parser.finish())
     assert answer.calls == []
-    assert family == "GPT_OSS" or answer.content == text
+    assert family == "GPT_OSS" or answer.text == text
 
 
 def test_arguments_come_as_they_are_written():
@@ -107,7 +111,7 @@ def test_a_call_ends_reasoning_and_a_mark_does_not():
     answer = whole(called, Notation(THINK))
     assert (answer.reasoning, told(answer)) == ("Hm.", ("", [("now", {})]))
     answer = whole("<think>No <tool_call> here.</think>Yes.", Notation(THINK))
-    assert (answer.reasoning, answer.content) == ("No <tool_call> here.", "Yes.")
+    assert (answer.reasoning, answer.text) == ("No <tool_call> here.", "Yes.")
 
 
 def test_ids_are_what_templates_take():
@@ -115,7 +119,7 @@ def test_ids_are_what_templates_take():
     made = {}
     for family in FAMILIES:
         text = next(text for _, text, _, calls in FAMILIES[family] if len(calls) == 2)
-        made[family] = [call.id for call in whole(text, notation_of(family)).calls]
+        made[family] = [call["id"] for call in whole(text, notation_of(family)).calls]
         assert len(set(made[family])) == 2
     assert made["KIMI"] == ["functions.weather:0", "functions.weather:1"]
     assert [len(given) for given in made["MISTRAL"]] == [9, 9]
@@ -126,7 +130,7 @@ def test_a_broken_call_is_content_of_the_whole():
     text = 'A <tool_call>{"name": "weather", "arguments": {"city"}}</tool_call> B'
     parts = parts_of(list(text), Notation())
     assert [part.text for part in parts if part.kind == "call"] == ["weather"]
-    assert told(WholeAnswer.of(parts)) == (text, [])
+    assert told(Result.of(parts)) == (text, [])
 
 
 ANSWERS = [text for examples in FAMILIES.values() for _, text, *_ in examples]
@@ -145,16 +149,16 @@ NOTATIONS = [
 )
 def test_any_split_gives_the_same_answer(words, spoken, inside):
     text = "".join(words)
-    made = [WholeAnswer.of(parts_of(p, spoken, inside=inside)) for p in (words, list(text), [text])]
+    made = [Result.of(parts_of(p, spoken, inside=inside)) for p in (words, list(text), [text])]
     assert made[0] == made[1] == made[2]
 
 
 @given(st.lists(WORDS, max_size=30), st.sampled_from(NOTATIONS))
 def test_calls_are_objects_and_parts_are_in_order(words, spoken):
     parts = parts_of(words, spoken)
-    for call in WholeAnswer.of(parts).calls:
-        assert call.name
-        assert isinstance(json.loads(call.arguments), dict)
+    for function in functions_of(Result.of(parts)):
+        assert function["name"]
+        assert isinstance(json.loads(function["arguments"]), dict)
     begun = -1
     for part in parts:
         begun += part.kind == "call"
@@ -164,7 +168,7 @@ def test_calls_are_objects_and_parts_are_in_order(words, spoken):
 @given(st.text())
 def test_plain_text_stays(text):
     parser = AnswerParser(Notation(THINK), functions=FUNCTIONS)
-    assert WholeAnswer.of(parser.push(text) + parser.finish()) == WholeAnswer("", text)
+    assert Result.of(parser.push(text) + parser.finish()) == Result(text=text)
 
 
 LONG = ['{"a":' * 20_000, "[" * 40_000, "<tool_call>" * 10_000, "\n" * 40_000, "<" * 40_000]
@@ -177,4 +181,4 @@ def test_length_and_depth_do_no_harm(text, spoken):
     text = f'<tool_call>{{"name": "weather", "arguments": {text}'
     for size in (7, len(text)):
         pieces = (text[i : i + size] for i in range(0, len(text), size))
-        assert WholeAnswer.of(parts_of(pieces, spoken)).calls == []
+        assert Result.of(parts_of(pieces, spoken)).calls == []

@@ -4,7 +4,7 @@ import pytest
 
 from pyspec.text.notation import Notation, known_efforts, nearest_effort, quiet_arguments
 from pyspec.text.parser import AnswerParser
-from pyspec.text.parts import WholeAnswer
+from pyspec.text.parts import Result
 
 Example = tuple[str, str, str, str, str, bool]
 """What it is, the prompt's end, the answer, its reasoning, its content, whether it was cut inside; ten of each family."""
@@ -121,5 +121,5 @@ def test_reasoning_is_taken_apart(case):
     for pieces in ([text], list(text)):
         parser = AnswerParser(notation, inside=notation.start(f"user{prompt}") == "inside")
         parts = [part for piece in pieces for part in parser.push(piece)]
-        answer = WholeAnswer.of(parts + parser.finish())
-        assert [answer.reasoning, answer.content, parser.inside] == expected
+        answer = Result.of(parts + parser.finish())
+        assert [answer.reasoning, answer.text, parser.inside] == expected
