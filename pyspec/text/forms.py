@@ -295,12 +295,13 @@ def in_forms(inputs: TemplateInput, names: Sequence[str]) -> TemplateInput:
 
 
 _TEXTS = ("content", "reasoning_content", "thinking", "name")
+_IDS = ("id", "tool_call_id")
 _LONGEST = 8  # turns of the longest stretch that is looked for again right behind itself
 
 
 def probe_of(inputs: TemplateInput) -> TemplateInput:
     """Return the probe of a conversation in its standard form. Stretches of equal structure beyond the second are left out."""
-    turns = _shortened([_turn(message) for message in inputs["messages"]])
+    turns = _shortened([_structure(message) for message in inputs["messages"]])
     tools = [_tool(tool) for tool in inputs.get("tools") or ()]
     return {**inputs, "messages": turns, "tools": tools or None}
 
@@ -322,35 +323,18 @@ def filled(probe: TemplateInput) -> TemplateInput:
 _PLACE = "\0place"  # stands for a text; a caller's text that is the same only adds a word
 
 
-def _turn(message: Mapping[str, Any]) -> dict[str, Any]:
-    made = {key: _field(key, value) for key, value in message.items()}
-    if message.get("tool_calls"):
-        made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
-    return made
-
-
-def _field(key: str, value: Any) -> Any:
-    if key == "role" or not isinstance(value, str):
-        return value
-    if key == "tool_call_id":
-        return _id(value)
-    return _PLACE if key in _TEXTS and value.strip() else ("x" if value else "")
-
-
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    arguments = function["arguments"]
-    made = {"a": _PLACE} if arguments and isinstance(arguments, dict) else arguments
-    made = _PLACE if isinstance(arguments, str) else made
-    return {
-        **{key: _id(value) if key == "id" else value for key, value in call.items()},
-        "function": {"name": _PLACE, "arguments": made},
-    }
-
-
-def _id(value: Any) -> Any:
-    """Return an id of the same length, which is what templates check."""
-    return "a" * len(value) if isinstance(value, str) else value
+def _structure(part: Any, key: str = "") -> Any:
+    """Return a part of a message with places for its texts. key: under which it stands."""
+    if key == "arguments" and isinstance(part, dict):
+        return {"a": _PLACE} if part else part
+    if isinstance(part, dict):
+        return {name: _structure(each, name) for name, each in part.items()}
+    if isinstance(part, list):
+        return [_structure(each, key) for each in part]
+    if isinstance(part, str) and key in _IDS:
+        return "a" * len(part)  # templates check its length
+    is_text = isinstance(part, str) and key in (*_TEXTS, "arguments")
+    return _PLACE if is_text and part.strip() else part
 
 
 def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -94,7 +94,7 @@ class Veil:
         self.hid = False  # whether anything was hidden in the last request
 
     def hide(self, inputs: Mapping[str, Any], *, seams: bool = True) -> dict[str, Any]:
-        """Return a template's input with stand-ins. seams: whether texts that could be the inside of a control word are broken too."""
+        """Return a template's input with stand-ins. seams: whether to break texts that could be the inside of a control word."""
         self.hid = self.seams = False
         self._seaming = seams
         return {

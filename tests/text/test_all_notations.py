@@ -75,7 +75,9 @@ def test_calls_and_reasoning_are_read_as_they_are_written(shared_renderer):
                 continue
             answer = read(source, prompt, text)
             if "get_weather" in text and "K\u00f6ln" in text and "'city'" not in text:
-                found = [json.loads(c["function"]["arguments"]) for c in answer.calls] == [ARGUMENTS]
+                found = [json.loads(c["function"]["arguments"]) for c in answer.calls] == [
+                    ARGUMENTS
+                ]
                 calls[name] = calls[name] or found
             if THOUGHT in text:
                 thoughts[name] = thoughts[name] or answer.reasoning == THOUGHT
