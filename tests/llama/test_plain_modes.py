@@ -38,7 +38,9 @@ def answer(llm, asked, *, stream):
     if "grammar" in asked:
         asked["grammar"] = LlamaGrammar.from_string(asked["grammar"], verbose=False)
     try:
-        made = llm.create_chat_completion(CHAT, **GREEDY, stream=stream, **asked)
+        made = llm.create_chat_completion(
+            CHAT, **{**GREEDY, "max_tokens": 200}, stream=stream, **asked
+        )
         if not stream:
             return said(made["choices"][0]["message"])
         return "".join(said(chunk["choices"][0]["delta"]) for chunk in made)
