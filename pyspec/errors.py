@@ -15,6 +15,8 @@ Catch `PyspecError` for all of them. Each carries `message` (what happened) and 
 
 from __future__ import annotations
 
+Http = tuple[int, str | None]
+
 
 class PyspecError(Exception):
     """Base of all pyspec errors; never raised itself.
@@ -25,9 +27,11 @@ class PyspecError(Exception):
 
     Attributes:
         exit_code: Exit status of the command line: 1 for a failure, 2 for a usage error.
+        http: Status of a request that fails so, and the code by which OpenAI's clients know it.
     """
 
     exit_code = 1
+    http: Http = (500, None)
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -41,9 +45,13 @@ class PyspecError(Exception):
 class ModelError(PyspecError, ValueError):
     """A model file cannot be used; also a ValueError, since llama-cpp-python raises that."""
 
+    http: Http = (503, None)
+
 
 class ModelNotFound(ModelError):
     """No such file, or no such name in the manifest."""
+
+    http = (404, "model_not_found")
 
 
 class ModelUnreadable(ModelError):
@@ -69,9 +77,13 @@ class ModelRejected(ModelError):
 class TemplateError(PyspecError):
     """A model's own chat template fails, or takes too much time or memory."""
 
+    http = (503, None)
+
 
 class DraftMismatch(PyspecError):
     """Draft or companion has another vocabulary than the target."""
+
+    http = (503, None)
 
 
 class DraftError(PyspecError):
@@ -80,6 +92,8 @@ class DraftError(PyspecError):
 
 class UnsupportedModel(PyspecError):
     """An architecture that cannot generate, or whose memory cannot be rolled back, or that has too few positions."""
+
+    http = (503, None)
 
 
 class FetchError(PyspecError):
@@ -90,6 +104,7 @@ class InputError(PyspecError):
     """What the user gave cannot be used."""
 
     exit_code = 2
+    http: Http = (400, None)
 
 
 class InputEncoding(InputError):
@@ -97,7 +112,9 @@ class InputEncoding(InputError):
 
 
 class ThreadUnsupported(InputError):
-    """A request of Anthropic's interface asks for a stored conversation."""
+    """A request of Anthropic's interface asks for a stored conversation. Clients then go on without one."""
+
+    http = (400, "thread_unsupported_request")
 
 
 class InputTooLong(InputError):
@@ -118,6 +135,8 @@ class ContextOverflow(PyspecError):
         counted: False if `need` is only a lower bound.
     """
 
+    http = (400, "context_length_exceeded")
+
     def __init__(self, have: int, need: int, hint: str = "", *, counted: bool = True) -> None:
         super().__init__(
             f"the prompt has {'' if counted else 'at least '}{need} tokens and the context holds {have}",
@@ -133,6 +152,8 @@ class EngineError(PyspecError):
     Attributes:
         code: The extension's `ps_status`.
     """
+
+    http = (503, None)
 
     def __init__(self, message: str, hint: str = "", code: int = 0) -> None:
         super().__init__(message, hint)
@@ -184,18 +205,21 @@ class DeadlineExceeded(PyspecError):
 class ShuttingDown(PyspecError):
     """A server is shutting down and accepts nothing more."""
 
+    http = (503, "shutting_down")
+
 
 class TooManyRequests(PyspecError):
     """More requests were made to a server than may wait."""
 
+    http = (429, "rate_limit_exceeded")
+
 
 class AnswerFailed(PyspecError):
-    """An answer of a server failed.
-
-    Attributes:
-        kind: Name of the exception that it failed with.
-    """
+    """An answer of a server failed. kind: name of the exception that it failed with."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.http = _FAILED.get(kind, 500), kind
+
+
+_FAILED = {"InputError": 400, "OptionError": 400, "Cancelled": 503}  # statuses; 500 for others

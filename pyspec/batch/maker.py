@@ -129,14 +129,18 @@ class AnswerMaker:
             reader = self._speech.plain_reader(stop)
             grammar = None if content is None else Constraint(content)
         sampling, drafting = self._sampling(record), _speculation(record.speculation, settings.rule)
-        options = AnswerOptions(sampling, drafting, wanted, stop, grammar=grammar, reasoning=limit)
-        need = min(len(tokens) + wanted, self._n_ctx)
         echo = ""
         if record.echo:
             echo = self.text(tokens) if record.prompt is None else record.prompt
+        rows = record.logprobs is not None
+        options = AnswerOptions(
+            sampling, drafting, wanted, stop, grammar=grammar, reasoning=limit, keep_rows=rows,
+            prompt_rows=rows and bool(echo),
+        )  # fmt: skip
+        need = min(len(tokens) + wanted, self._n_ctx)
         return Answer(
             index, record, tokens, options, reader, need, timeout=settings.timeout, drafts=self._drafts,
-            echo=echo, predicted=self._predicted(record.prediction),
+            alternatives=record.logprobs, echo=echo, predicted=self._predicted(record.prediction),
         )  # fmt: skip
 
     def count(self, record: Record) -> int:

@@ -365,10 +365,14 @@ class LineBody(ChatBody, kw_only=True):
     messages: list[dict[str, Any]] | None = None  # type: ignore[assignment]  # prompt stands in for it
     prompt: str | None = None
     system: str | None = None
-    echo: bool | None = None
     best_of: int | None = None
-
-    supported = (*ChatBody.supported, "prompt")
+    # columns of data sets, beside which they are fields of other APIs
+    background: Any = None
+    context: Any = None
+    conversation: Any = None
+    personality: Any = None
+    template: Any = None
+    thread: Any = None
 
     def records(self, name: str) -> list[Record]:
         if self.best_of not in (None, 1):
@@ -420,7 +424,7 @@ def _only(body: Body, name: str) -> Record:
     if body.n not in (None, 1) or body.stream or more:
         hint = "write a line for each answer"
         raise InputError("n, stream and several prompts are not supported in a batch", hint)
-    if body.alternatives is not None:
+    if record.logprobs is not None:
         raise InputError("logprobs are not supported in a batch", "leave them out")
     return record
 

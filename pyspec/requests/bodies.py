@@ -15,13 +15,7 @@ import msgspec
 
 from pyspec.errors import InputError, OptionError
 from pyspec.grammar.languages import Language
-from pyspec.requests.fields import (
-    Inside,
-    Schema,
-    UndoneFields,
-    refusal,
-    refuse_undone,
-)
+from pyspec.requests.fields import Inside, Schema, UndoneFields, refuse_undone
 from pyspec.requests.records import CHAT, COMPLETION, Record, RequestFields
 from pyspec.sampling.chain import MIN_TOP_P
 from pyspec.sampling.options import MAX_TOKENS
@@ -31,9 +25,6 @@ from pyspec.text.parts import Result
 
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 
-_OUTPUTS = "structured_outputs"
-_NO_JSON = ("regex", "choice", "grammar")  # vLLM's names for formats other than JSON
-
 
 class Body(UndoneFields, kw_only=True):
     """Fields of all kinds of request. Names and meanings are OpenAI's; top_k, min_p and grammar are llama.cpp's.
@@ -41,8 +32,6 @@ class Body(UndoneFields, kw_only=True):
     json_schema is llama-server's; structured_outputs and repetition_penalty are vLLM's; enable_thinking is
     Qwen's, think Ollama's, thinking Anthropic's and reasoning OpenRouter's.
     """
-
-    supported: ClassVar[tuple[str, ...]] = ()  # fields that other kinds of request refuse
 
     model: str | None = None
     stop: str | list[str] | None = None
@@ -97,11 +86,6 @@ class Body(UndoneFields, kw_only=True):
         budgets = self.reasoning_budget, thinking.get("budget_tokens"), reasoning.get("max_tokens")
         return next((each for each in budgets if each is not None), None)
 
-    @property
-    def alternatives(self) -> int | None:
-        """How many of the likeliest tokens to list at each position; None for no logprobs at all."""
-        return None
-
     def _chat(
         self,
         name: str,
@@ -148,51 +132,32 @@ class Body(UndoneFields, kw_only=True):
 
     def _language(self) -> Language | None:
         """The language of the answer, by `response_format` or another API's field for it. Raises InputError."""
-        made = (_language_of(field, form) for field, form in self._forms())
-        found = [language for language in made if language is not None]
+        found = [each for each in map(format_language, self._forms()) if each is not None]
         if len(found) + (self.grammar is not None) > 1:
             raise InputError("an answer can follow only one schema or grammar", "keep one of them")
         return found[0] if found else None
 
-    def _forms(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
-        """Each field of any API that says what form the answer has, and the `response_format` for it. Raises InputError."""
-        yield "response_format", self.response_format
-        members = (self.structured_outputs or {}).items()
-        outputs = {key: value for key, value in members if value not in (None, False)}
-        if unknown := outputs.keys() - {"json", "json_object", *_NO_JSON}:
-            hint = f"use json, json_object, {', '.join(_NO_JSON)}"
-            raise InputError(f"structured_outputs has {min(unknown)[:40]!r}", hint)
-        for field, schema in ("json_schema", self.json_schema), (_OUTPUTS, outputs.get("json")):
-            if schema is not None:
-                yield field, {"type": "json_schema", "schema": _read_schema(field, schema)}
-        for kind in _NO_JSON:
-            if kind in outputs:
-                yield _OUTPUTS, {"type": kind, kind: outputs[kind]}
-        if "json_object" in outputs:
-            yield _OUTPUTS, {"type": "json_object"}
+    def _forms(self) -> Iterator[dict[str, Any] | None]:
+        """The forms that any API's fields demand of the answer, each as a `response_format`. Raises InputError."""
+        yield self.response_format
+        if self.json_schema is not None:
+            yield _schema_form(self.json_schema)
+        for kind, value in (self.structured_outputs or {}).items():
+            if value not in (None, False):
+                yield _schema_form(value) if kind == "json" else {"type": kind, kind: value}
 
 
-def _language_of(field: str, form: dict[str, Any] | None) -> Language | None:
-    """The language of a `response_format`. field: whose errors name it. Raises InputError."""
+def _schema_form(schema: Schema | str) -> dict[str, Any]:
+    """The `response_format` for a schema, which may be written as text. Raises InputError."""
     try:
-        return format_language(form)
-    except InputError as error:
-        if field in error.message:
-            raise
-        raise InputError(f"{field}: {error.message}", error.hint) from None
-
-
-def _read_schema(field: str, schema: Schema | str) -> Schema:
-    try:
-        return msgspec.json.decode(schema, type=Schema) if isinstance(schema, str) else schema
+        read = msgspec.json.decode(schema, type=Schema) if isinstance(schema, str) else schema
     except (msgspec.MsgspecError, RecursionError):
-        raise InputError(f"{field} is no JSON schema", "send an object") from None
+        raise InputError("what json_schema holds is no JSON schema", "send an object") from None
+    return {"type": "json_schema", "schema": read}
 
 
-class ChatBody(Body):
+class ChatBody(Body, kw_only=True):
     """The body of a chat completion."""
-
-    supported: ClassVar[tuple[str, ...]] = ("logprobs", "top_logprobs")
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
@@ -202,19 +167,10 @@ class ChatBody(Body):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
-    functions: Any = None
-    function_call: Any = None
-    modalities: list[str] | None = None
-    audio: Any = None
-    web_search_options: Any = None
-    echo: Any = None
+    add_special_tokens: Any = None  # the template writes them
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     prediction: dict[str, Any] | None = None
-
-    @property
-    def alternatives(self) -> int | None:
-        return (self.top_logprobs or 0) if self.logprobs else None
 
     def __post_init__(self) -> None:
         if self.max_completion_tokens is not None:
@@ -243,19 +199,18 @@ class ChatBody(Body):
             if self.prediction.get("content") is None:
                 raise InputError("prediction has no content", "send the text")
             record.prediction = content_text(self.prediction["content"])
+        if self.logprobs:
+            record.logprobs = self.top_logprobs or 0
         return record
 
 
 class CompletionBody(Body, kw_only=True):
     """The body of a completion."""
 
-    supported = ("prompt", "suffix", "logprobs", "echo")
-
     prompt: str | list[str | int | list[int]]
     suffix: str | None = None
     logprobs: int | None = None
     echo: bool | None = None
-    add_special_tokens: Any = None
     best_of: int | None = None
 
     form = COMPLETION
@@ -271,10 +226,6 @@ class CompletionBody(Body, kw_only=True):
     def n_prompts(self) -> int:
         return len(self._prompts)
 
-    @property
-    def alternatives(self) -> int | None:
-        return self.logprobs
-
     def records(self, name: str) -> list[Record]:
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InputError("best_of is not supported", "use n")
@@ -284,7 +235,8 @@ class CompletionBody(Body, kw_only=True):
         suffix = self.suffix or None
         if self.echo and suffix is not None:
             raise InputError("echo and suffix do not go together", "leave echo out")
-        shared = {**self._shared(name), "echo": self.echo or None, "suffix": suffix}
+        shared = self._shared(name) | {"echo": self.echo or None, "suffix": suffix}
+        shared["logprobs"] = self.logprobs
         return [Record(form=COMPLETION, **shared, **_prompt(item)) for item in self._prompts]
 
 
@@ -320,7 +272,7 @@ def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
     except RecursionError:
         raise InputError("the body is nested too deep") from None
     except msgspec.ValidationError as error:
-        raise refusal(error) from None
+        raise InputError(f"the body cannot be understood: {error}") from None
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise InputError(f"the body is not JSON in UTF-8: {error}") from None
     return body

@@ -1,14 +1,15 @@
 """Fields of requests that are refused, since ignoring them would change the answer; and the types of members at any depth.
 
-A body refuses those that it has and its kind of request does not support. `.docs/pages/fields.md` says why others are ignored.
+A kind of request refuses those that it does not declare. `.docs/pages/fields.md` says why others are ignored.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from inspect import get_annotations
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -18,14 +19,11 @@ from pyspec.requests.records import RequestFields
 Schema = dict[str, Any] | bool
 
 
-@dataclass(frozen=True)
-class Undone:
-    """A refused field, and the error's sentences."""
+class Undone(NamedTuple):
+    """How a field is refused. hint: what to do instead. asks: whether a value has an effect; others are accepted."""
 
-    why: str = "is not supported"
-    hint: str = "leave it out"
-    asks: Callable[[Any], bool] = bool  # whether a value has an effect; others are accepted
-    kind: type[InputError] = InputError
+    hint: str
+    asks: Callable[[Any], bool] = bool
 
 
 def _unless(*values: Any) -> Callable[[Any], bool]:
@@ -41,114 +39,88 @@ def _positive(value: Any) -> bool:
     return type(value) not in (int, float) or value > 0
 
 
-def _same(undone: Undone, names: str) -> dict[str, Undone]:
-    return dict.fromkeys(names.split(), undone)
-
-
+_LEAVE_OUT = "leave it out"
+_STATELESS = "nothing is stored: send the whole conversation"
 _EDITORS = ["top_k", "top_p", "infill"]  # llama.vim names those that it sets, in their order
-_BUDGET = Undone(hint="use reasoning_budget", asks=_unless(-1))
-_STORED = Undone(
-    "needs stored responses, and none are stored", "send the whole conversation as input"
-)
-_ANYWHERE = {
-    **_same(
-        Undone(), "suffix preserved_tokens reasoning_budget_message return_progress guided_whitespace_pattern"
-        " include_stop_str_in_output kv_transfer_params mm_processor_kwargs return_tokens_as_token_ids vllm_xargs mirostat"
-        " min_tokens ignore_eos use_beam_search",
-    ),
-    **_same(Undone(asks=_positive), "top_n_sigma adaptive_target min_keep n_indent"),
-    **_same(Undone(hint="use logit_bias"), "logits_processors bad_words allowed_token_ids"),
-    **_same(Undone(hint="use structured_outputs"), "guided_choice guided_grammar guided_json guided_regex"),
-    **_same(Undone(hint="send tools, whose calls are held to their form"), "grammar_lazy grammar_triggers"),
+_TABLE: tuple[tuple[str, Undone], ...] = (
     # OpenAI's
-    "moderation": Undone("is not done here"),
-    "prompt_cache_options": Undone(
-        "asks for no answer (prewarm)", "send max_tokens 0", lambda v: not isinstance(v, dict) or bool(v.get("prewarm"))
+    ("audio moderation personality", Undone(_LEAVE_OUT)),
+    ("background conversation previous_response_id prompt", Undone(_STATELESS)),
+    ("echo suffix", Undone("use /v1/completions")),
+    ("functions", Undone("use tools")),
+    ("function_call", Undone("use tool_choice")),
+    ("include", Undone("use logprobs of a chat", lambda v: "message.output_text.logprobs" in str(v))),
+    ("logprobs top_logprobs", Undone("use /v1/chat/completions")),
+    ("modalities", Undone(_LEAVE_OUT, _unless([], ["text"]))),
+    (
+        "prompt_cache_options",
+        Undone("send max_tokens 0", lambda v: not isinstance(v, dict) or bool(v.get("prewarm"))),
     ),
-    # llama-server's and vLLM's
-    "n_predict": Undone(hint="use max_tokens", asks=_unless(-1)),
-    "typ_p": Undone(asks=_unless(1)),
-    "chat_format": Undone("comes with the model"),
-    "lora": Undone(hint="merge the adapter into the model's file"),
-    "n_cmpl": Undone(hint="use n", asks=_unless(1)),
-    "parse_tool_calls": Undone("is always done", "leave tools out", _unless(True)),
-    "reasoning_budget_tokens": _BUDGET,
-    "reasoning_format": Undone("cannot be chosen", asks=_unless("auto", "deepseek")),
-    "repeat_last_n": Undone("is always 64", asks=_unless(64)),
-    "response_fields": Undone("cannot be chosen"),
-    "t_max_predict_ms": Undone(hint="use max_tokens, or close the connection", asks=_positive),
-    "thinking_forced_open": Undone(hint="use chat_template_kwargs"),
-    "include_reasoning": Undone("is always done", "ask for none by enable_thinking", _unless(True)),
-    "return_token_ids": Undone(hint="send the content to /tokenize"),
-    "skip_special_tokens": Undone("is always done", asks=_unless(True)),
-    "thinking_token_budget": _BUDGET,
-    "truncate_prompt_tokens": Undone(hint="shorten the prompt"),
-    "stop_token_ids": Undone(hint="use stop"),
-    "chat_template": Undone("comes with the model", "use chat_template_kwargs, or set another when the server starts"),
-    "documents": Undone(hint="write them into a message"),
-    "samplers": Undone("cannot be put into another order", asks=lambda v: bool(v) and v != _EDITORS),
-    "prompt_logprobs": Undone(hint="use echo and logprobs of /v1/completions", asks=lambda v: v is not False),
-    # ollama's
-    "num_ctx": Undone("is no matter of a request", "set the context when the server starts (-c)"),
-}  # fmt: skip
-UNDONE = _ANYWHERE | {
-    **_same(_STORED, "background conversation previous_response_id prompt"),
-    **_same(Undone(hint="use /v1/chat/completions"), "logprobs top_logprobs"),
-    # of some kinds alone: vLLM's, and ollama's
-    "add_special_tokens": Undone("is always done", "send token ids", _unless(True)),
-    "echo": Undone(hint="use /v1/completions"),
-    # OpenAI's
-    "audio": Undone(hint="answers are text alone"),
-    "functions": Undone(hint="use tools"),
-    "function_call": Undone(hint="use tool_choice"),
-    "modalities": Undone("has more than text", "answers are text alone", lambda v: set(v) != {"text"} and bool(v)),
-    "web_search_options": Undone("asks for a search, and none is made here", asks=lambda _: True),
-    "include": Undone(
-        "asks for log-probabilities", "use /v1/chat/completions", lambda v: "message.output_text.logprobs" in v
-    ),
-    "personality": Undone(hint="describe it in instructions"),
-    "truncation": Undone("auto is not supported", "leave it out, and shorten the input", _unless("disabled")),
+    ("truncation", Undone("shorten the input", _unless("disabled"))),
+    ("web_search_options", Undone(_LEAVE_OUT, _unless())),
     # Anthropic's
-    "compaction": Undone(hint="ask for a summary in a message"),
-    "container": Undone("is none of this server's"),
-    "mcp_servers": Undone("are not asked from here", "send their tools, and call them yourself"),
-    "thread": Undone(
-        "needs stored messages, and none are stored", "send the whole conversation", kind=ThreadUnsupported
-    ),
+    ("compaction container mcp_servers", Undone(_LEAVE_OUT)),
+    ("thread", Undone(_STATELESS)),
     # llama-server's
-    "n_probs": Undone(hint="use logprobs of /v1/completions"),
-    "return_tokens": Undone(hint="send the content to /tokenize"),
+    ("chat_format ignore_eos lora mirostat preserved_tokens reasoning_budget_message response_fields return_progress",
+     Undone(_LEAVE_OUT)),
+    ("adaptive_target min_keep n_indent t_max_predict_ms top_n_sigma", Undone(_LEAVE_OUT, _positive)),
+    ("chat_template thinking_forced_open", Undone("use chat_template_kwargs")),
+    ("grammar_lazy grammar_triggers", Undone("send tools, whose calls are held to their form")),
+    ("n_cmpl", Undone("use n", _unless(1))),
+    ("n_predict", Undone("use max_tokens", _unless(-1))),
+    ("n_probs", Undone("use logprobs of /v1/completions")),
+    ("parse_tool_calls", Undone(_LEAVE_OUT, _unless(True))),
+    ("reasoning_format", Undone(_LEAVE_OUT, _unless("auto", "deepseek"))),
+    ("repeat_last_n", Undone(_LEAVE_OUT, _unless(64))),
+    ("return_tokens return_token_ids", Undone("send the content to /tokenize")),
+    ("samplers", Undone(_LEAVE_OUT, _unless([], _EDITORS))),
+    ("typ_p", Undone(_LEAVE_OUT, _unless(1))),
+    # vLLM's
+    ("add_special_tokens include_reasoning skip_special_tokens", Undone(_LEAVE_OUT, _unless(True))),
+    ("allowed_token_ids bad_words logits_processors", Undone("use logit_bias")),
+    ("documents", Undone("write them into a message")),
+    ("guided_choice guided_grammar guided_json guided_regex", Undone("use structured_outputs")),
+    ("guided_whitespace_pattern include_stop_str_in_output kv_transfer_params min_tokens", Undone(_LEAVE_OUT)),
+    ("mm_processor_kwargs return_tokens_as_token_ids truncate_prompt_tokens vllm_xargs", Undone(_LEAVE_OUT)),
+    ("use_beam_search", Undone(_LEAVE_OUT)),
+    ("prompt_logprobs", Undone("use echo and logprobs of /v1/completions", _unless(False))),
+    ("reasoning_budget_tokens thinking_token_budget", Undone("use reasoning_budget", _unless(-1))),
+    ("stop_token_ids", Undone("use stop")),
     # ollama's
-    "template": Undone(hint="leave it out, or set another when the server starts (--chat-template)"),
-    "context": Undone(hint="send the conversation to /api/chat"),
-}  # fmt: skip
+    ("context", Undone("send the conversation to /api/chat")),
+    ("num_ctx", Undone("set the context when the server starts (-c)")),
+    ("template", Undone("set another when the server starts (--chat-template)")),
+)  # fmt: skip
+UNDONE = {name: undone for names, undone in _TABLE for name in names.split()}
 """Every refused field of any kind of request."""
-
-REFUSED = tuple(sorted(_ANYWHERE))  # fields that are read of all kinds of request, to refuse them
 
 if TYPE_CHECKING:
     UndoneFields = RequestFields
 else:
     UndoneFields = msgspec.defstruct(
         "UndoneFields",
-        [(name, Any, None) for name in REFUSED],
+        [(name, Any, None) for name in UNDONE],
         bases=(RequestFields,),
         kw_only=True,
     )
 
 
+@cache
 def refused(kind: Any) -> tuple[str, ...]:
-    """The fields of a kind of request that are refused."""
-    fields = {*kind.__struct_fields__} - {*kind.supported}
-    return tuple(name for name in UNDONE if name in fields)
+    """The fields that a kind of request refuses: those in UNDONE that it does not declare."""
+    own = takewhile(lambda each: each is not UndoneFields, kind.__mro__)
+    declared = {name for each in own for name in get_annotations(each)}
+    return tuple(name for name in UNDONE if name not in declared)
 
 
 def refuse_undone(body: Any) -> None:
     """Raise InputError where a body uses an unsupported field."""
-    for name in refused(type(body)):
-        value, undone = getattr(body, name), UNDONE[name]
-        if value is not None and undone.asks(value):
-            raise undone.kind(f"{name} {undone.why}", undone.hint)
+    for name in refused(body.__class__):
+        value = getattr(body, name)
+        if value is not None and UNDONE[name].asks(value):
+            kind = ThreadUnsupported if name == "thread" else InputError
+            raise kind(f"{name} is not supported", UNDONE[name].hint)
 
 
 def _shape(name: str, texts: str = "", **others: str) -> Any:
@@ -213,33 +185,3 @@ Inside = _shape(
     system="str | list[Part]", input="str | list[Item | str]", prediction="Message", text="TextConfig",
     output_config="TextConfig", output_format="Form", metadata="Metadata",
 )  # fmt: skip
-
-_KINDS = {
-    "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list",
-    "object": "an object", "null": "null",
-}  # fmt: skip
-_EXPECTED = re.compile(r"Expected `([^`]+)`, got `(\w+)`(?: - at (.+))?")
-_LACKS = re.compile(r"Object missing required field `(\w+)`(?: - at (.+))?")
-
-
-def refusal(error: msgspec.ValidationError) -> InputError:
-    """The error in words of our own: which field is what, and what it takes."""
-    text = str(error)
-    if lacks := _LACKS.fullmatch(text):
-        return InputError(f"{_place(lacks[2], lacks[1])} is missing", "send it")
-    found = _EXPECTED.fullmatch(text)
-    if found is None:
-        message, _, place = text.partition(" - at ")
-        return InputError(f"{_place(place)}: {message[:1].lower()}{message[1:]}")
-    wanted = [_KINDS.get(kind, kind) for kind in found[1].split(" | ") if kind != "null"]
-    place, got = _place(found[3]), _KINDS.get(found[2], found[2])
-    if found[2] == "null":
-        return InputError(f"{place} is missing", f"send {' or '.join(wanted)}")
-    return InputError(f"{place} is {got}", f"use {', '.join(wanted)}")
-
-
-def _place(told: str | None, member: str = "") -> str:
-    """A path of msgspec's, such as `key` in `$.a[0].b`, as a name."""
-    path = (told or "").rpartition("`$")[2].strip("`").removeprefix(".")
-    path = ".".join(filter(None, (path, member))) or "the body"
-    return f"a key of {path}" if (told or "").startswith("`key`") else path

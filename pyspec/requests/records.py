@@ -108,6 +108,7 @@ class Record(RequestFields, kw_only=True):
         suffix: A text to follow the answer, which fills the gap after `prompt`; for models with infill tokens.
         others: Names and texts of other files for infill. If not None, what exceeds the context is left out.
         prediction: A text that the answer may largely repeat; lookup drafts from it.
+        logprobs: How many of the likeliest tokens a stream lists at each position; None for no log-probabilities.
         error: The reason why the record cannot be answered.
     """
 
@@ -131,6 +132,7 @@ class Record(RequestFields, kw_only=True):
     suffix: str | None = None
     others: list[tuple[str, str]] | None = None
     prediction: str | None = None
+    logprobs: int | None = None
     error: Failure | None = None
 
     @property
@@ -176,11 +178,12 @@ _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, 1e9),
     "seed": (0, 2**32 - 1),
     "reasoning_budget": (-1, MAX_TOKENS),
+    "logprobs": (0, 20),
 }
-_ABOUT = {"id", "source", "line", "form", "prediction", "error"}
+_ABOUT = {"id", "source", "line", "form", "prediction", "logprobs", "error"}
 REQUEST_FIELDS = tuple(name for name in Record.__struct_fields__ if name not in _ABOUT)
-"""Fields of a record that determine the answer. The others are its id, its place and drafting hints. Journals hash them in
-this order."""
+"""Fields of a record that determine the answer. The others are its id, its place, drafting hints and what is told beside it.
+Journals hash them in this order."""
 
 
 def failed(index: int, record: Record, error: BaseException | Failure) -> RecordResult:

@@ -76,8 +76,6 @@ _TYPES = ("application/json", "application/octet-stream")
 _BY_PAGES = {"origin", "referer", "sec-fetch-site", "sec-fetch-mode"}
 """Headers that tell a page's request without a type from a program's."""
 
-_UNNAMED = ("Not Found", "Method Not Allowed")  # Starlette's, which name no path or method
-
 
 def make_app(
     batch: Batch,
@@ -346,9 +344,6 @@ async def _page(request: Request) -> Response:
 async def _refuse(request: Request, error: Exception) -> Response:
     interface = interface_of(request)
     status, code, message = error_fields(error, interface)
-    if message in _UNNAMED:
-        path = request.url.path[:80]
-        message = f"{request.method} {path!r} is not served here: {', '.join(SERVED)} are"
     _log(request, error, status)
     headers = _SOON if status in (429, 503) else None
     if status == 501 or isinstance(error, _LASTING):  # clients would ask again
@@ -370,7 +365,7 @@ def _broken(request: Request, error: BaseException) -> bytes:
     _log(request, error, status)
     if not isinstance(error, PyspecError):  # uvicorn logs those of requests that are not streamed
         log.error("%s failed", request.url.path, exc_info=error)
-    return interface.broken(status, code, message)
+    return interface.broken(interface.refusal(status, code, message))
 
 
 _LASTING = (ModelError, DraftMismatch, UnsupportedModel, NoMemory, TemplateError)
@@ -388,12 +383,6 @@ INTERFACES = {
 COUNT = "/v1/messages/count_tokens"
 
 _WORK: dict[str, Work] = {**WORK, "/api/show": (ollama.ShowBody, ollama.describe_model)}
-
-SERVED = (
-    *(f"POST {path}" for path in (*INTERFACES, COUNT, *WORK, "/v1/embeddings")),
-    *(f"GET {path}" for path in ("/v1/models", "/health", "/metrics", "/api/tags")),
-)
-"""Paths that a 404 lists."""
 
 
 def whole_path(path: str) -> str:

@@ -19,21 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pyspec.engine.answer import Answer
 from pyspec.engine.statistics import times_among
-from pyspec.errors import (
-    AnswerFailed,
-    ContextOverflow,
-    DraftMismatch,
-    EngineError,
-    InputError,
-    ModelError,
-    ModelNotFound,
-    PyspecError,
-    ShuttingDown,
-    TemplateError,
-    ThreadUnsupported,
-    TooManyRequests,
-    UnsupportedModel,
-)
+from pyspec.errors import AnswerFailed, ContextOverflow, PyspecError
 from pyspec.requests.bodies import Body
 from pyspec.serve import ServerSettings
 from pyspec.text.parser import joined
@@ -41,7 +27,6 @@ from pyspec.text.parts import AnswerPart, Piece, RecordResult, Token, TokenLogpr
 
 log = logging.getLogger("pyspec")
 
-FAILED = {"InputError": 400, "OptionError": 400, "Cancelled": 503}  # statuses; 500 for others
 AnswerListener = Callable[[RecordResult, dict[str, float]], None]  # takes a result, and its times
 BlockKind = Literal["reasoning", "content", "call"]
 BlockStep = tuple[Literal["begin", "more", "end"], "AnswerBlock", str]
@@ -84,8 +69,8 @@ class PendingRequest:
             now, tokens = time.perf_counter(), brought.usage.completion_tokens
             times = times_among(self.begun, self._firsts[index], now, tokens)
             self.ended[index] = brought, times
-            if brought.error is not None and brought.error.type not in FAILED:
-                log.error("answer %s failed: %s", self.name, brought.error.message)
+            if (error := brought.error) and AnswerFailed(error.message, error.type).http[0] == 500:
+                log.error("answer %s failed: %s", self.name, error.message)
             self.answered(brought, times)
         self._arrived.set()
 
@@ -225,7 +210,7 @@ class Interface:
     events: Callable[[PendingRequest], AsyncIterator[bytes]]
     # an error's body from status, code and message
     refusal: Callable[[int, str | None, str], dict[str, Any]]
-    broken: Callable[[int, str | None, str], bytes]  # the end of a stream that fails, from the same
+    broken: Callable[[Any], bytes]  # the end of a stream that fails, from an error's body
     # the sentence by which clients know that they must shorten a prompt
     too_long: str = OPENAI_TOO_LONG
     streamed: tuple[type[Exception], ...] = ()  # errors that clients expect within the stream
@@ -233,36 +218,16 @@ class Interface:
     ping: bytes = PING  # if empty, none are sent
 
 
-NO_THREADS = "thread_unsupported_request"  # Anthropic's: clients then retry without threads
-
-_CODES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int, str | None], ...] = (
-    (ShuttingDown, 503, "shutting_down"),
-    (TooManyRequests, 429, "rate_limit_exceeded"),
-    (ContextOverflow, 400, "context_length_exceeded"),
-    (ThreadUnsupported, 400, NO_THREADS),
-    (InputError, 400, None),
-    (ModelNotFound, 404, "model_not_found"),
-    ((ModelError, DraftMismatch, UnsupportedModel, EngineError, TemplateError), 503, None),
-)
-
-
-def status_of(error: BaseException) -> tuple[int, str | None]:
-    if isinstance(error, HTTPException):
-        return error.status_code, "invalid_api_key" if error.status_code == 401 else None
-    if isinstance(error, AnswerFailed):
-        return FAILED.get(error.kind, 500), error.kind
-    known = ((status, code) for kind, status, code in _CODES if isinstance(error, kind))
-    return next(known, (500, None))
-
-
 def error_fields(error: BaseException, interface: Interface | None) -> tuple[int, str | None, str]:
     """An error's HTTP status, code and message for the clients of an interface."""
-    status, code = status_of(error)
+    if isinstance(error, HTTPException):
+        code = "invalid_api_key" if error.status_code == 401 else None
+        return error.status_code, code, error.detail
+    if not isinstance(error, PyspecError):
+        return 500, None, "the server failed; its log says of what"
     if interface is not None and isinstance(error, ContextOverflow):
-        return status, code, interface.too_long.format(have=error.have, need=error.need)
-    if status == 500 and not isinstance(error, PyspecError):
-        return status, code, "the server failed; its log says of what"
-    return status, code, error.detail if isinstance(error, HTTPException) else str(error)
+        return *error.http, interface.too_long.format(have=error.have, need=error.need)
+    return *error.http, str(error)
 
 
 def openai_refusal(status: int, code: str | None, message: str) -> dict[str, Any]:

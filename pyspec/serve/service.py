@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import random
 import threading
@@ -20,7 +19,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -30,7 +28,6 @@ from pyspec.errors import (
     Cancelled,
     EngineError,
     InputError,
-    OptionError,
     ShuttingDown,
     TooManyRequests,
 )
@@ -105,8 +102,7 @@ class Service:
         for i, answer in enumerate(answers):
             self._open[answer.index] = answer, partial(pending.put, i)
             answer.listener = partial(self._post, answer.index)
-            if holder:
-                answer.owner = f"{holder} {answer.owner}"
+            answer.owner = f"{holder} {body.owner}" if holder else body.owner
             self.batch.submit(answer)
         self._wake.set()
         return pending
@@ -235,26 +231,18 @@ class Service:
     def _counted(self, body: bodies.Body) -> int:
         return sum(map(self.batch.maker.count, bodies.records_of(body, "count")))
 
-    def _answers(self, body: Any, name: str) -> list[Answer]:
+    def _answers(self, body: bodies.Body, name: str) -> list[Answer]:
         """A request's answers, their grammar checked. Raises InputError."""
-        alternatives = body.alternatives
-        if alternatives is not None and not 0 <= alternatives <= 20:
-            raise OptionError(f"{alternatives} likeliest tokens were asked for", "use 0 to 20")
         wanted = [each for each in bodies.records_of(body, name) for _ in range(body.answers)]
-        answers = [self._answer(record, body, i) for i, record in enumerate(wanted)]
+        answers = [self._answer(record, i) for i, record in enumerate(wanted)]
         if (grammar := answers[0].options.grammar) is not None:
             check_constraint(grammar, self.batch.target)
         return answers
 
-    def _answer(self, record: Record, body: Any, i: int) -> Answer:
+    def _answer(self, record: Record, i: int) -> Answer:
         """Answer i of a request. Answers have different noise, though the request or the server names one seed."""
         ours = self.batch.settings.sampling
         asked = ours.seed if record.seed is None else record.seed
         seed = random.getrandbits(32) if record.seed is None and ours.unseeded else asked
         seeded = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
-        answer = self.batch.maker.answer(next(self._count), seeded)
-        answer.alternatives, answer.owner = body.alternatives, body.owner
-        if body.alternatives is not None:
-            echoes = bool(answer.echo)
-            answer.options = dataclasses.replace(answer.options, keep_rows=True, prompt_rows=echoes)
-        return answer
+        return self.batch.maker.answer(next(self._count), seeded)

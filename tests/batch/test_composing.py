@@ -1,6 +1,5 @@
 """How much of prompts goes into a decode beside answers."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -126,10 +125,8 @@ def test_a_prompt_that_is_scored_comes_in_such_pieces_too(open_batch, monkeypatc
     monkeypatch.setattr(PrefillTime, "learn", lambda *_: None)
     batch = open_batch(interactive=True, token_gap=100.0)
     running = batch.maker.answer(0, Record(id="a", prompt="ab", max_tokens=100))
-    scored = Record(id="b", prompt="x" * 200, form=COMPLETION, echo=True, max_tokens=1)
-    scored = batch.maker.answer(1, scored)
-    scored.alternatives = 0
-    scored.options = replace(scored.options, keep_rows=True, prompt_rows=True)
+    asked = {"form": COMPLETION, "echo": True, "logprobs": 0, "max_tokens": 1}
+    scored = batch.maker.answer(1, Record(id="b", prompt="x" * 200, **asked))
     for job in (running, scored):
         batch.submit(job)
     assert [result.error for result in batch.stream()] == [None, None]

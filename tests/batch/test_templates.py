@@ -10,7 +10,6 @@ from pyspec.batch.maker import AnswerMaker
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import ContextOverflow, InputError, TemplateError
 from pyspec.requests.bodies import read_body, records_of
-from pyspec.serve.interface import status_of
 from pyspec.vocab import GuardedTokenizer
 
 SHOWN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mood }}"
@@ -86,10 +85,10 @@ def test_refusal_of_a_template_is_the_requests_fault(maker):
     record = Record(id="a", prompt="x")
     with pytest.raises(InputError, match="no such turn") as caught:
         maker("{{ raise_exception('no such turn') }}")[0].answer(0, record)
-    assert status_of(caught.value)[0] == 400
+    assert caught.value.http[0] == 400
     with pytest.raises(TemplateError) as broken:
         maker("{% for %}")[0].answer(0, record)
-    assert status_of(broken.value)[0] == 503
+    assert broken.value.http[0] == 503
 
 
 EFFORTS = (

@@ -8,7 +8,7 @@ from helpers.asking import LEAST, TURN, ask, body, get, post, record_of, text_of
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody
-from pyspec.serve.apis.messages import MessagesBody, chat_tool, is_function
+from pyspec.serve.apis.messages import MessagesBody
 from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.text.messages import NO_PICTURE, standard
 
@@ -50,9 +50,15 @@ def test_answers_that_are_no_json(plain, asked):
     assert set(text_of(told)) <= {"a", "b"}
 
 
-def test_a_repetition_penalty_by_vllms_name():
-    assert record_of(repetition_penalty=1.5).repeat_penalty == 1.5
-    assert record_of(repetition_penalty=1.5, repeat_penalty=1.2).repeat_penalty == 1.2
+@pytest.mark.parametrize("kind", [ChatBody, MessagesBody])
+@pytest.mark.parametrize(("asked", "field", "wanted"), [
+    ({"repetition_penalty": 1.5}, "repeat_penalty", 1.5),
+    ({"repetition_penalty": 1.5, "repeat_penalty": 1.2}, "repeat_penalty", 1.2),
+    *(({name: value}, "reasons", wanted) for name in ("enable_thinking", "think")
+      for value, wanted in ((False, False), (True, None))),
+])  # fmt: skip
+def test_others_names_in_every_chat(kind, asked, field, wanted):
+    assert getattr(record_of(kind, messages=TURN, **asked), field) == wanted
 
 
 @pytest.mark.parametrize("said", [
@@ -91,24 +97,10 @@ def test_what_is_predicted_is_no_part_of_what_is_asked():
     assert (predicted.prediction, predicted.sha256) == ("words", record_of().sha256)
 
 
-@pytest.mark.parametrize("wrong", [{}, {"content": 5}, {"content": [{"type": "text"}]}, "words"])
-def test_a_prediction_that_is_none_is_refused(plain, wrong):
-    ask(plain, CHAT, 400, messages=TURN, prediction=wrong)
-
-
 def test_several_calls_where_one_must_be_are_refused_by_request_alone():
     tools = [{"function": {"name": "f"}}]
-    for asked, several in ((None, True), (True, True), (False, False)):
-        assert record_of(tools=tools, parallel_tool_calls=asked).parallel is several
-
-
-@pytest.mark.parametrize(("asked", "named"), [
-    ({"structured_outputs": {"structural_tag": "{}"}}, "structural_tag"),
-    ({"json_schema": {"type": "object"}, "grammar": "root ::= [a]"}, "only one schema"),
-])  # fmt: skip
-def test_what_would_change_the_answer_is_refused(asked, named):
-    with pytest.raises(InputError, match=named):
-        record_of(**asked)
+    found = [record_of(tools=tools, parallel_tool_calls=asked) for asked in (None, True, False)]
+    assert [record.parallel for record in found] == [True, True, False]
 
 
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
@@ -142,29 +134,14 @@ def test_errors_elsewhere_have_anthropics_form(path, headers, server):
     assert (status, told["type"], told["error"]["type"]) == (404, "error", "not_found_error")
 
 
-@pytest.mark.parametrize("path", ["/v1/nothing", "/nothing"])
-def test_an_unknown_path_says_what_is_served(path, server):
-    said = ask(server, path, 404)["error"]["message"]
-    assert path in said
-    assert "POST /v1/chat/completions" in said
-
-
-@pytest.mark.parametrize("field", ["enable_thinking", "think"])
-@pytest.mark.parametrize("kind", [ChatBody, MessagesBody])
-def test_no_reasoning_by_others_names(kind, field):
-    for value, wanted in ((False, False), (True, None)):
-        assert record_of(kind, messages=TURN, **{field: value}).reasons is wanted
-
-
 @pytest.mark.parametrize("kind", ["bash_20250124", "text_editor_20250728", "memory_20250818"])
 def test_a_tool_that_clients_run_needs_a_schema(kind):
     """Only Anthropic's models know what such a type takes."""
-    tool = {"type": kind, "name": "a"}
-    with pytest.raises(InputError, match=rf"'{kind}'.*send an input_schema"):
-        is_function(tool)
-    own = {"type": "object", "properties": {}}
-    assert is_function({**tool, "input_schema": own})
-    assert chat_tool({**tool, "input_schema": own})["function"]["parameters"] == own
+    tool, own = {"type": kind, "name": "a"}, {"type": "object", "properties": {}}
+    with pytest.raises(InputError, match="'a' has no input_schema"):
+        record_of(MessagesBody, messages=TURN, tools=[tool])
+    (made,) = record_of(MessagesBody, messages=TURN, tools=[{**tool, "input_schema": own}]).tools
+    assert made["parameters"] == own
 
 
 URL = {"type": "image_url", "image_url": {"url": "data:"}}

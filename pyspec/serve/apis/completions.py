@@ -38,7 +38,7 @@ def _whole(choice: Choice) -> dict[str, Any]:
     """A finished answer as a choice of a response's body."""
     body = choice.pending.body
     shown = choice_of(body.form, choice.index, choice.result)
-    if body.alternatives is not None:
+    if choice.pending.answers[choice.index].record.logprobs is not None:
         shown["logprobs"] = LogprobWriter(body.form, choice.pending.piece).write(choice.likely)
     if choice.details:
         choice.block["tokens"] = choice.details
@@ -187,13 +187,9 @@ class LogprobWriter:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def broken(status: int, code: str | None, message: str) -> bytes:
-    return data_event(openai_refusal(status, code, message))
-
-
-CHATS = Interface("chat", "chatcmpl-", ChatBody, whole, events, openai_refusal, broken)
+CHATS = Interface("chat", "chatcmpl-", ChatBody, whole, events, openai_refusal, data_event)
 TEXTS = Interface(
-    "completion", "cmpl-", CompletionBody, whole, events, openai_refusal, broken,
+    "completion", "cmpl-", CompletionBody, whole, events, openai_refusal, data_event,
     too_long=PROMPT_TOO_LONG,
 )  # fmt: skip
 
@@ -210,22 +206,18 @@ class OtherFileBody(msgspec.Struct):
     filename: str | None = None
 
 
-# llama.vim sends them by default: how early an answer may end, and what of the reply it reads
-_HINTS = ("n_indent", "response_fields", "t_max_predict_ms")
-
-
 class InfillBody(Body):
     """A gap between two texts. prompt: the text in it so far. input_extra: other files, the best last. n_predict: max_tokens."""
-
-    supported = ("prompt", "n_predict", *_HINTS)
 
     input_prefix: str | None = None
     input_suffix: str | None = None
     input_extra: list[OtherFileBody] | None = None
     prompt: str | None = None
     n_predict: int | None = None
-    n_probs: int | None = None
-    return_tokens: bool | None = None
+    # llama.vim sends them by default: how early an answer may end, and what of the reply it reads
+    n_indent: Any = None
+    response_fields: Any = None
+    t_max_predict_ms: Any = None
 
     form = COMPLETION
     most_answers = 1
@@ -287,7 +279,7 @@ async def _filling(pending: PendingRequest) -> AsyncIterator[bytes]:
 
 
 INFILL = Interface(
-    "completion", "infill-", InfillBody, _filled, _filling, openai_refusal, broken,
+    "completion", "infill-", InfillBody, _filled, _filling, openai_refusal, data_event,
     too_long=PROMPT_TOO_LONG,
 )  # fmt: skip
 

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from pyspec.errors import InputError
+from pyspec.errors import InputError, ThreadUnsupported
 from pyspec.requests.bodies import Body, check_names
 from pyspec.requests.records import Record
 from pyspec.serve.interface import (
-    NO_THREADS,
     PING,
     AnswerBlock,
     AnswerBlocks,
@@ -62,10 +61,6 @@ class MessagesBody(Body):
     output_config: dict[str, Any] | None = None
     output_format: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
-    compaction: Any = None
-    container: Any = None
-    mcp_servers: Any = None
-    thread: Any = None
 
     def __post_init__(self) -> None:
         if self.stop_sequences is not None:
@@ -97,15 +92,9 @@ class MessagesBody(Body):
             effort="none" if disabled else (self.output_config or {}).get("effort"),
         )
 
-    def _forms(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
-        form = (self.output_config or {}).get("format") or self.output_format
-        if form is None:
-            yield from super()._forms()
-            return
-        name = "output_format" if self.output_format is form else "output_config.format"
-        if form.get("type") != "json_schema":
-            raise InputError(f"{name} has no type that is known here", "use json_schema")
-        yield name, form
+    def _forms(self) -> Iterator[dict[str, Any] | None]:
+        yield (self.output_config or {}).get("format") or self.output_format
+        yield from super()._forms()
 
     def _offered(self) -> list[dict[str, Any]]:
         """Tools that the model may call now. Where the client searches for tools, a deferred one counts once it is found."""
@@ -129,7 +118,7 @@ class MessagesBody(Body):
                 raise InputError(f"a message has the role {str(role)[:40]!r}", hint)
             if isinstance(content, str):
                 yield {"role": role, "content": content}
-            elif not isinstance(content, list) or not all(isinstance(b, dict) for b in content):
+            elif not isinstance(content, list):
                 raise InputError("a message has content that is neither text nor a list of blocks")
             else:
                 yield from _own(content) if role == "assistant" else _users(str(role), content)
@@ -185,9 +174,9 @@ def _result(block: dict[str, Any]) -> dict[str, Any]:
 def _found(content: Any) -> Iterator[str]:
     """Names of the tools that a turn's results refer to."""
     for block in content if isinstance(content, list) else ():
-        if isinstance(block, dict) and block.get("type") == "tool_result":
+        if block.get("type") == "tool_result":
             yield from _found(block.get("content"))
-        elif isinstance(block, dict) and block.get("type") == "tool_reference":
+        elif block.get("type") == "tool_reference":
             yield block["tool_name"]
 
 
@@ -330,32 +319,28 @@ def _step(step: str, block: AnswerBlock, text: str) -> bytes:
 
 
 def refusal(status: int, code: str | None, message: str) -> dict[str, Any]:
-    """An error in Anthropic's format. NO_THREADS makes clients go on without threads."""
+    """An error in Anthropic's format. Clients find the code of ThreadUnsupported in its details."""
     kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
     error: dict[str, Any] = {"type": kind, "message": message}
-    if code == NO_THREADS:
+    if (status, code) == ThreadUnsupported.http:
         error["details"] = {"error_code": code, "unsupported": []}
     return {"type": "error", "error": error}
 
 
 MESSAGES = Interface(
-    "message", "msg_", MessagesBody, whole, events, refusal, lambda *error: event(refusal(*error)),
+    "message", "msg_", MessagesBody, whole, events, refusal, event,
     too_long="prompt is too long: {need} tokens > {have} maximum",
 )  # fmt: skip
 
 
 def is_function(tool: Mapping[str, Any]) -> bool:
     """Whether the client runs a tool, rather than Anthropic's server. Raises InputError for a tool without a known schema."""
-    kind = str(tool.get("type", ""))
     if "input_schema" in tool:
         return True
-    if kind and _CLIENTS_OWN.match(kind):
-        hint = "send an input_schema with it"
-        raise InputError(f"tools of the type {kind[:40]!r} are not known here", hint)
-    if not kind:
-        name = str(tool.get("name"))[:40]
-        raise InputError(f"the tool {name!r} has no input_schema", "send one")
-    return False
+    kind = tool.get("type")
+    if kind and not _CLIENTS_OWN.match(kind):
+        return False
+    raise InputError(f"the tool {str(tool.get('name'))[:40]!r} has no input_schema", "send one")
 
 
 def chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,15 +45,12 @@ class OllamaOptions(RequestFields, kw_only=True):
 class OllamaBody(Body):
     """Fields of both kinds of request. format: "json" or a schema. think: whether, or how hard."""
 
-    supported: ClassVar[tuple[str, ...]] = ("suffix",)
     most_answers = 1
     asks: ClassVar[str]  # the field without which a request only loads the model
 
     options: OllamaOptions | None = None
     format: str | dict[str, Any] | None = None
     think: bool | str | None = None  # type: ignore[assignment]
-    logprobs: Any = None
-    top_logprobs: Any = None
     tools: list[dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
@@ -85,11 +82,11 @@ class OllamaBody(Body):
             raise InputError(f"think is {self.think[:40]!r}", hint)
         return self.think
 
-    def _forms(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    def _forms(self) -> Iterator[dict[str, Any] | None]:
         if self.format == "json":
-            yield "format", {"type": "json_object"}
+            yield {"type": "json_object"}
         elif isinstance(self.format, dict):
-            yield "format", {"type": "json_schema", "schema": self.format}
+            yield {"type": "json_schema", "schema": self.format}
         elif self.format:
             raise InputError(f"format is {self.format[:40]!r}", 'use "json" or a JSON schema')
         yield from super()._forms()
@@ -110,16 +107,13 @@ class OllamaChat(OllamaBody):
 class OllamaText(OllamaBody):
     """A prompt. raw: without the template. suffix: the text after the answer. Without a prompt it only loads the model."""
 
-    supported = ("suffix", "prompt")
     asks = "prompt"
 
     prompt: str | None = None
     system: str | None = None
-    template: str | None = None
     raw: bool | None = None
     suffix: str | None = None
     images: list[str] | None = None
-    context: list[int] | None = None
 
     def records(self, name: str) -> list[Record]:
         text, suffix = self.prompt or "", self.suffix or None
@@ -236,15 +230,11 @@ def refusal(_status: int, _code: str | None, message: str) -> dict[str, Any]:
     return {"error": message}
 
 
-def broken(status: int, code: str | None, message: str) -> bytes:
-    return _line(refusal(status, code, message))
-
-
 OLLAMA_CHATS = Interface(
-    "ollama chat", "chat-", OllamaChat, whole, events, refusal, broken, media_type=LINES, ping=b""
+    "ollama chat", "chat-", OllamaChat, whole, events, refusal, _line, media_type=LINES, ping=b""
 )
 OLLAMA_TEXTS = Interface(
-    "ollama text", "text-", OllamaText, whole, events, refusal, broken,
+    "ollama text", "text-", OllamaText, whole, events, refusal, _line,
     too_long=PROMPT_TOO_LONG, media_type=LINES, ping=b"",
 )  # fmt: skip
 

@@ -236,15 +236,7 @@ class ResponsesBody(Body):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: dict[str, Any] | None = None
-    include: list[str] | None = None
-    top_logprobs: Any = None
-    previous_response_id: Any = None
-    conversation: Any = None
-    prompt: Any = None
-    background: Any = None
-    personality: Any = None
     metadata: dict[str, Any] | None = None
-    truncation: Any = None
 
     def __post_init__(self) -> None:
         if self.max_output_tokens is not None:
@@ -447,11 +439,12 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     yield event(answer.event(f"response.{response['status']}", response=response))
 
 
-def broken(status: int, code: str | None, message: str) -> bytes:
+def broken(refused: dict[str, Any]) -> bytes:
     """The last events of a stream that fails. Some clients look for the one, some for the other."""
-    kind = "server_error" if status >= 500 else "invalid_prompt"
-    reason = {"code": code or kind, "message": message}
-    error = {**openai_refusal(status, code, message), **reason, "param": None}
+    told = refused["error"]
+    kind = "server_error" if told["type"] == "server_error" else "invalid_prompt"
+    reason = {"code": told["code"] or kind, "message": told["message"]}
+    error = {**refused, **reason, "param": None}
     failed = {"id": "", "object": "response", "status": "failed", "error": reason, "output": []}
     last = {"type": "response.failed", "sequence_number": 1, "response": failed}
     return event({"type": "error", "sequence_number": 0, **error}) + event(last)
