@@ -8,9 +8,8 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields, is_dataclass
-from functools import partial, wraps
-from shutil import get_terminal_size
-from textwrap import TextWrapper, fill
+from functools import wraps
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 _RANGE = re.compile(r" *\[[-\d.<=]*x[-\d.<>=]*\]|; [-\d.<=]*x[-\d.<>=]*(?=\])")
 """The allowed range that click appends to an option's help; it is removed, since errors state it."""
-
-_IN_WORDS = re.compile(r"\[default: \((.*)\)\]")  # click puts a default in words in parentheses
 
 ENVIRONMENT = (
     ("PYSPEC_CACHE", "folder of downloaded models and of facts about files"),
@@ -62,7 +59,7 @@ class Option(click.Option):
         record = super(Option, shown).get_help_record(ctx)
         if record is None:
             return None
-        return record[0], _IN_WORDS.sub(r"[default: \1]", _RANGE.sub("", record[1])).rstrip()
+        return record[0], _RANGE.sub("", record[1]).rstrip()
 
 
 def option(group: str, *names: str, **settings: Any) -> Any:
@@ -192,7 +189,6 @@ def tell(text: str | bytes, *, err: bool = False) -> None:
     """Print a line, but nothing that could control a terminal or forge a line of a log; a file or pipe gets all of it."""
     if err or sys.stdout.isatty():
         text = _safe(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
-        text = _folded(text) if err else text
     click.echo(text, err=err)
 
 
@@ -202,20 +198,11 @@ def _safe(text: str) -> str:
     return safe(text)
 
 
-def _folded(text: str) -> str:
-    """Wrap text for stderr between words on a terminal; a line with a pip command stays whole, to be copied."""
-    if not sys.stderr.isatty():
-        return text
-    width = max(20, get_terminal_size().columns)
-    fold = partial(fill, width=width, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(line if "pip install" in line else fold(line) for line in text.split("\n"))
-
-
 class _LogLine(logging.Formatter):
     """Formats log lines as `tell` prints them."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        return _folded(_safe(super().formatMessage(record)).replace("\n", " "))
+        return _safe(super().formatMessage(record)).replace("\n", " ")
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
         return _safe(super().formatException(ei))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import io
 import json
@@ -10,7 +9,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from shutil import get_terminal_size
 from traceback import walk_tb
 from typing import Any
 
@@ -35,14 +33,6 @@ _MODULES = {
     "draft": "pyspec.cli.models",
 }  # of commands without their own
 
-_GONE = {
-    "bench": "pyspec measure",
-    "profile": "pyspec measure",
-    "quality": "python bench/quality.py",
-    "completion": 'eval "$(_PYSPEC_COMPLETE=bash_source pyspec)"',
-}
-"""Commands of earlier versions, and what to use instead."""
-
 _COMPLETE = "_PYSPEC_COMPLETE"
 _UTF8 = ("utf-8", "utf8", "utf_8")
 _OF_WRITING = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", None))
@@ -50,10 +40,6 @@ _OF_WRITING = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno,
 
 class _Lazy(click.Group):
     """Imports a subcommand when it is called, so that `--help` needs no model library."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does; `help COMMAND` means `COMMAND --help`."""
-        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -64,15 +50,6 @@ class _Lazy(click.Group):
         command = getattr(import_module(_MODULES.get(name, f"pyspec.cli.{name}")), name)
         return command if isinstance(command, click.Command) else None
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve as click does, but suggest the nearest name for an unknown command."""
-        name = args[0]
-        if name not in _COMMANDS and not name.startswith("-"):
-            raise click.UsageError(f"there is no command {name!r}; {_suggestion(name)}", ctx)
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
@@ -80,17 +57,6 @@ class _Lazy(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Environment"):
             formatter.write_dl(ENVIRONMENT, col_max=24)
-
-
-def _suggestion(name: str) -> str:
-    if name in _GONE:
-        return f"use `{_GONE[name]}`"
-    near = difflib.get_close_matches(name, _COMMANDS, n=1)
-    if near:
-        return f"did you mean `pyspec {near[0]}`?"
-    if " " in name:
-        return "for a prompt, use `pyspec generate PROMPT`"
-    return "`pyspec --help` lists them"
 
 
 @click.group(
@@ -131,7 +97,7 @@ def info(as_json: bool) -> None:
         "pyspec": __version__,
         "llama-cpp-python": llama_cpp.__version__,
         "devices": [str(device) for device in devices() if device.kind != "CPU"],
-        "backends": _backends(llama_cpp.llama_print_system_info().decode("utf-8", "replace")),
+        "backends": llama_cpp.llama_print_system_info().decode("utf-8", "replace").strip(),
         "threads": default_threads(),
         "cache": str(cache_dir()),
         "chats": str(log_folder() or "none"),
@@ -148,23 +114,12 @@ def info(as_json: bool) -> None:
 
 
 def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield names and values, a row for each of several devices and backends."""
+    """Yield names and values, a row for each of several devices."""
     for name, fact in facts.items():
         if isinstance(fact, list):
             yield from ((name.removesuffix("s"), each) for each in fact)
         else:
             yield name, str(fact)
-
-
-def _backends(system: str) -> list[str]:
-    """Return the compiled-in backends with their features, as llama.cpp prints them."""
-    groups: list[list[str]] = []
-    for part in map(str.strip, system.split("|")):
-        if " : " in part:
-            groups.append([part])
-        elif part and groups:
-            groups[-1].append(part)
-    return [", ".join(group) for group in groups]
 
 
 # -- running it, whatever the streams are ------------------------------------------------------------------------------
@@ -270,11 +225,9 @@ def main(args: list[str] | None = None, command: click.Command = cli, name: str 
 
 
 def _run(args: list[str], command: click.Command, name: str) -> int:
-    columns = get_terminal_size().columns
-    narrow = columns - 1 if 20 < columns < 52 else None  # than click's narrowest help
     try:
         # not cli.main(): that would answer a closed pipe itself
-        with command.make_context(name, args, terminal_width=narrow) as context:
+        with command.make_context(name, args) as context:
             answer = command.invoke(context)  # a command may return its exit code
         return answer if isinstance(answer, int) else 0
     except click.exceptions.Exit as leaving:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from pyspec.engine.options import OFF, AnswerOptions, Speculation
 from pyspec.errors import EngineError
 from pyspec.machine.machine import Watch
 from pyspec.sampling.options import Sampling
-from pyspec.screen.display import run_progress, screen_of
+from pyspec.screen.display import run_progress
 from pyspec.text.parts import Result, result_of
 
 _TEXTS = (
@@ -140,12 +139,4 @@ def measure(options: GainOptions, models: ModelOptions, engine: EngineOptions) -
         others = watch.others() if watch.busy(int(model.llm.n_threads)) else 0.0
     if others:
         tell(f"other programs used {others:.1f} processors meanwhile; measure again", err=True)
-    say_gains(found, options.as_json)
-
-
-def say_gains(found: GainFigures, as_json: bool) -> None:
-    """Print what was found: an object, or the sentence, folded on a terminal."""
-    if as_json:
-        tell(msgspec.json.encode(found))
-    else:
-        screen_of("auto").out.print(found.sentence, markup=False, soft_wrap=not sys.stdout.isatty())
+    tell(msgspec.json.encode(found) if options.as_json else found.sentence)

@@ -104,13 +104,6 @@ def test_what_an_error_of_the_system_is_about(error, said):
     assert write_failed(error) == said
 
 
-@pytest.mark.parametrize("words", [["generate"], ["models", "pull"], []])
-def test_help_is_a_command_too(words, said, monkeypatch):
-    assert said("help", *words) == said(*words, "--help") != ""
-    monkeypatch.setenv("COLUMNS", "40")  # click's own help is 50 columns wide at least
-    assert max(map(len, said("models", "--help").splitlines())) <= 40
-
-
 @pytest.fixture
 def said(capsys):
     """What a command says that ends well."""

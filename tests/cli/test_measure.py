@@ -1,12 +1,11 @@
 """`pyspec measure`: what drafts gain here, in a sentence."""
 
-import io
 import json
 
 import pytest
 from helpers import running, scripted
 
-from pyspec.cli.measure import CHATS, EDITS, GainFigures, say_gains
+from pyspec.cli.measure import CHATS, EDITS, GainFigures
 
 
 def run(model, *words, **variables):
@@ -19,21 +18,10 @@ def model(tmp_path_factory):
     return scripted.write(tmp_path_factory.mktemp("model"))
 
 
-def test_the_sentence_names_uses_draft_and_temperature_and_is_folded_between_words(monkeypatch):
-    found = GainFigures(1.44, 0.96, "lookup+Llama-3.2-1B", 0.8)
+def test_the_sentence_names_uses_draft_and_temperature():
     gains, how = "1.4 times for edits, 1.0 for chat", "temperature 0 for edits, 0.8 for chat"
+    found = GainFigures(1.44, 0.96, "lookup+Llama-3.2-1B", 0.8)
     assert found.sentence == f"here: {gains}; using lookup + Llama-3.2-1B; {how}"
-    monkeypatch.setenv("COLUMNS", "60")
-    shown = {}
-    for terminal in (True, False):
-        out = io.StringIO()
-        monkeypatch.setattr(out, "isatty", lambda terminal=terminal: terminal)
-        monkeypatch.setattr("sys.stdout", out)
-        say_gains(found, as_json=False)
-        shown[terminal] = out.getvalue().splitlines()
-    assert shown[False] == [found.sentence]
-    assert " ".join(line.rstrip() for line in shown[True]) == found.sentence
-    assert max(map(len, shown[True])) <= 60
 
 
 def test_it_is_measured_and_said(model, monkeypatch):

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from pyspec.cli.batch import batch
 from pyspec.cli.chat import chat
-from pyspec.cli.command import Option, tell
+from pyspec.cli.command import Option
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, info, main, sentences
 from pyspec.cli.measure import measure
@@ -175,11 +175,7 @@ def test_help_calls_a_number_by_one_letter(command):
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    ("generat", "pyspec generate"),
-    ("bench", "pyspec measure"),
-    ("quality", "bench/quality.py"),
-    ("completion", "_PYSPEC_COMPLETE=bash_source"),
-    ("'Hi there'", "generate"),
+    ("generat", "o such command 'generat'"),
     ("chat --memory texts", "'texts' is not one of 'on', 'off'"),
 ])  # fmt: skip
 def test_what_was_meant_is_said(words, says, refused):
@@ -234,28 +230,10 @@ def test_a_hint_with_a_command_has_a_line_of_its_own(error, lines):
     assert sentences(OptionError(*error)) == lines
 
 
-def test_what_is_said_on_a_terminal_ends_lines_between_words(monkeypatch, capsys):
-    """But a command to install something stays a line, and a pipe gets what was said."""
-    words = "one sentence of " + "many words " * 9 + "and-a-name-of-its-own"
-    told = f"{words}\n{'x' * 50} pip install --no-deps something of many words"
-    tell(told, err=True)
-    assert capsys.readouterr().err == f"{told}\n"
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "40")
-    tell(told, err=True)
-    *folded, command = capsys.readouterr().err.splitlines()
-    assert " ".join(folded) == words
-    assert max(map(len, folded)) <= 40
-    assert command == told.splitlines()[1]
-
-
-def test_a_wrong_option_is_said_so_too(monkeypatch, refused):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "40")
-    said = refused("measure", "-m", "x", "--seconds", "0.5").splitlines()
-    assert max(map(len, said)) <= 40
+def test_a_wrong_option_is_said_with_its_range(refused):
     wrong = "invalid value for '--seconds': 0.5 is not in the range x>=1.0"
-    assert " ".join(said) == f"pyspec: {wrong} (see `pyspec measure --help`)"
+    said = refused("measure", "-m", "x", "--seconds", "0.5")
+    assert said == f"pyspec: {wrong} (see `pyspec measure --help`)\n"
 
 
 @pytest.mark.parametrize("command", SEVERAL)
