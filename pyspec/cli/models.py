@@ -51,22 +51,14 @@ from pyspec.hub.sources import (
     load_manifest,
     search,
 )
-from pyspec.machine.files import as_text, file_sha256
+from pyspec.machine.files import as_text, file_sha256, show
 from pyspec.machine.others import LocalModel
 from pyspec.sampling.options import suggested_by
 from pyspec.screen.display import busy, print_listing, store_progress
 from pyspec.screen.words import safe
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
 _LONGEST = 100  # text of a file that is shown, characters
-
-
-def _in_ascii(text: str) -> str:
-    """Return `text` in printable ASCII characters, so that it cannot control a terminal; a long one is cut."""
-    shown = text[: _LONGEST + 1].encode("unicode_escape").decode("ascii")
-    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 3] + "..."
 
 
 class _Models(click.Group):
@@ -100,16 +92,14 @@ def list_models(as_json: bool, only_here: bool) -> None:
     if as_json:
         tell(json.dumps(rows, indent=1))
         return
-    head = ("name", "role", "GB", "type", "origin", "architecture", "licence", "what")
-    first = ("name", "GB", "role", "origin", "type", "what", "licence", "architecture")
-    print_listing(head, map(_cells, rows), first, 4)
+    print_listing(("name", "role", "GB", "type", "origin", "what"), map(_cells, rows))
     tell(f"* the default when -m is not given: {manifest.default_target}", err=True)
     tell("`pyspec models search` lists chat models to fetch by short names", err=True)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     role = row["role"] + ("*" if row["default"] else "")
-    named = [row[key] or "-" for key in ("type", "origin", "architecture", "licence")]
+    named = [row[key] or "-" for key in ("type", "origin")]
     return [row["name"], role, f"{row['size'] / 1e9:.2f}", *named, row["summary"]]
 
 
@@ -144,8 +134,7 @@ def _row(
 @click.option(
     "--draft", is_flag=True, help="Fetch the suggested draft of a model of `pyspec models search` too.",
 )  # fmt: skip
-@_AS_JSON
-def pull(name: str, kind: str | None, draft: bool, as_json: bool) -> None:
+def pull(name: str, kind: str | None, draft: bool) -> None:
     """Fetch a model into the cache, verify it and print its path.
 
     NAME is a known name, a short one of `pyspec models search` such as qwen3:4b, OWNER/REPO[:TYPE],
@@ -153,7 +142,7 @@ def pull(name: str, kind: str | None, draft: bool, as_json: bool) -> None:
     """
     chat = find_chat(name) if kind is None else None
     if chat is not None:
-        _pull_chat(chat, draft, as_json, find_here(name))
+        _pull_chat(chat, draft, find_here(name))
         return
     known = load_manifest().get(name)
     steps: list[str] = []  # none where it is here already
@@ -169,10 +158,10 @@ def pull(name: str, kind: str | None, draft: bool, as_json: bool) -> None:
         tell(line, err=True)
     if kind is not None and (record := read_provenance(made)) is not None:
         tell(f"{made.stem}: {record.note}", err=True)
-    _echo_path(made, as_json)
+    _echo_path(made)
 
 
-def _pull_chat(chat: ChatModel, wanted: bool, as_json: bool, here: LocalModel | None) -> None:
+def _pull_chat(chat: ChatModel, wanted: bool, here: LocalModel | None) -> None:
     """Fetch a model of the catalogue and, if that is wanted, its draft. Both are named with size and licence first.
 
     here: a local model that the name means already, from whichever program.
@@ -191,7 +180,7 @@ def _pull_chat(chat: ChatModel, wanted: bool, as_json: bool, here: LocalModel | 
     elif (also := _draft_of(chat)) is not None:
         tell(f"its draft: {also}; `pyspec models pull {chat.draft}` fetches it", err=True)
     tell(f"next: `pyspec chat -m {chat.full}`", err=True)
-    _echo_path(made, as_json)
+    _echo_path(made)
 
 
 def _draft_of(chat: ChatModel) -> str | None:
@@ -222,15 +211,14 @@ def search_models(words: tuple[str, ...], as_json: bool) -> None:
     if not found:
         hint = "`pyspec models search` lists all; -m takes OWNER/REPO[:TYPE] of the hub"
         raise ModelNotFound(f"no chat model has {' '.join(words)}", hint)
-    first = ("name", "GB", "GB in memory", "what", "licence", "draft", "repository")
-    print_listing((*first[:3], *first[4:], "what"), map(_chat_cells, found), first, 3)
+    print_listing(("name", "GB", "GB in memory", "licence", "draft"), map(_chat_cells, found))
     tell("`pyspec models pull NAME` fetches one", err=True)
 
 
 def _chat_cells(chat: ChatModel) -> list[str]:
     draft = chat.draft.removeprefix(PREFIX).rpartition("/")[2] or "-"
     sizes = [f"{nbytes / 1e9:.2f}" for nbytes in (chat.size, chat.memory)]
-    return [chat.full, *sizes, chat.licence, draft, chat.model, chat.note or "-"]
+    return [chat.full, *sizes, chat.licence, draft]
 
 
 def _pulled(name: str, kind: str | None, show: Progress) -> Path:
@@ -245,20 +233,17 @@ def _pulled(name: str, kind: str | None, show: Progress) -> Path:
     raise ModelNotFound(f"{name} is here already; there is nothing to fetch")
 
 
-def _echo_path(path: Path, as_json: bool) -> None:
-    facts = {"path": str(path), "size": path.stat().st_size}
-    # as bytes, so that a name that is not UTF-8 is printed unchanged
-    tell(json.dumps(facts | {"sha256": file_sha256(path)}) if as_json else os.fsencode(path))
+def _echo_path(path: Path) -> None:
+    tell(os.fsencode(path))  # as bytes, so that a name that is not UTF-8 is printed unchanged
 
 
 @models.command(short_help="Print the path of a model, fetching it if needed.")
 @click.argument("name", required=False, shell_complete=model_names)
-@_AS_JSON
-def path(name: str | None, as_json: bool) -> None:
+def path(name: str | None) -> None:
     """Print the path of a model, fetching it if needed. Without NAME: the default target."""
     with store_progress() as show:
         found = resolve(name, show)
-    _echo_path(found, as_json)
+    _echo_path(found)
 
 
 @models.command("add", short_help="Give a GGUF file a name.")
@@ -283,17 +268,11 @@ def remove_models(names: tuple[str, ...]) -> None:
 
 @models.command()
 @click.argument("name", shell_complete=model_names)
-@_AS_JSON
-def info(name: str, as_json: bool) -> None:
+def info(name: str) -> None:
     """Show the metadata of a model file. NAME is a known name or a path."""
-    manifest = load_manifest()
-    entry = manifest.get(name)
+    entry = load_manifest().get(name)
     found = cached(entry) if entry is not None else resolve(name)
     header = read_header(found) if found is not None else None
-    if as_json:
-        listed = _row(manifest, name, entry.summary, entry) if entry else None
-        tell(json.dumps(_info(header) if header else listed))
-        return
     known, read = _of_entry(entry) if entry else (), _of_file(header, name) if header else ()
     for label, fact in (*known, *read):
         tell(f"{label:<12} {fact}")
@@ -302,17 +281,7 @@ def info(name: str, as_json: bool) -> None:
         return
     tell("metadata")
     for key, value in header.metadata.items():
-        tell(f"  {_in_ascii(key)} = {_shown(value)}")
-
-
-def _info(header: Header) -> dict[str, Any]:
-    facts = facts_of(header.path)
-    return {
-        "path": str(header.path), "size": facts.size if facts else header.file_size,
-        "sha256": file_sha256(header.path), "type": facts.type if facts else "", "architecture": header.architecture,
-        "vocabulary": header.vocab_size, "tensors": header.tensor_types(),
-        "metadata": {k: v for k, v in header.metadata.items() if not isinstance(v, Array)},
-    }  # fmt: skip
+        tell(f"  {show(key, _LONGEST)[1:-1]} = {_shown(value)}")
 
 
 def _of_entry(entry: Entry) -> Iterator[tuple[str, str]]:
@@ -335,7 +304,7 @@ def _of_file(header: Header, name: str) -> Iterator[tuple[str, str]]:
     yield "size", f"{sum(p.stat().st_size for p in paths) / 1e6:.1f} MB"
     if (record := read_provenance(header.path)) is not None:
         yield "made", record.note
-    yield "format", f"GGUF v{header.version}, architecture {_in_ascii(header.architecture)}"
+    yield "format", f"GGUF v{header.version}, architecture {show(header.architecture)[1:-1]}"
     yield "vocabulary", f"{header.vocab_size} tokens"
     if told := suggested_by(header.path, name).sentence():
         yield "suggests", told
@@ -347,30 +316,32 @@ def _shown(value: object) -> str:
     if isinstance(value, Array):
         kind = "strings" if value.type == STRING else f"values of {SCALARS[value.type].size} bytes"
         return f"[{value.count} {kind}]"
-    return _in_ascii(value) if isinstance(value, str) else str(value)
+    return show(value, _LONGEST) if isinstance(value, str) else str(value)
 
 
 # -- drafts for a target -----------------------------------------------------------------------------------------------
 
 
 EXAMPLES = [
-    ("pyspec draft llama3.1:8b", "Drafts for a model from ollama"),
+    ("pyspec draft -m llama3.1:8b", "Drafts for a model from ollama"),
     ("pyspec measure -m llama3.1:8b", "Whether it pays on this machine"),
 ]
 
 
 @command(examples=EXAMPLES)
-@click.argument("model", required=False, shell_complete=model_names)
-@click.option("-m", "--model", "named", shell_complete=model_names, help="Same as MODEL.")
+@click.option(
+    "-m",
+    "--model",
+    metavar="NAME|FILE",
+    shell_complete=model_names,
+    help="The model; if not given, the default one.",
+)
 @_AS_JSON
-def draft(model: str | None, named: str | None, as_json: bool) -> None:
-    """Find drafts for MODEL: files beside it, models here with the same vocabulary, then known ones to fetch.
+def draft(model: str | None, as_json: bool) -> None:
+    """Find drafts for a model: files beside it, models here with the same vocabulary, then known ones to fetch.
 
     The share is roughly the cost of a draft step relative to a step of the target; drafts above a third hardly pay.
     """
-    if model and named:
-        raise click.UsageError("give the model once")
-    model = model or named
     with store_progress() as progress:
         target = resolve(model, progress)
     with busy("reading model files"):
@@ -402,14 +373,12 @@ def _list(target: Path, rows: list[dict[str, Any]]) -> None:
     cells = (
         (
             row["name"], f"{row['size'] / 1e9:.2f}" if row["size"] else "-",
-            f"{row['memory'] / 1e9:.2f}" if row["memory"] else "-",
             f"{100 * row['share']:.0f} %" if row["size"] else "-", row["where"], row["licence"] or "-", row["note"] or "-",
         )
         for row in rows
     )  # fmt: skip
-    head = ("draft", "GB", "GB in memory", "share", "where", "licence", "what")
-    first = ("draft", "GB", "share", "where", "what", "licence", "GB in memory")
-    print_listing(head, cells, first, 4)
+    head = ("draft", "GB", "share", "where", "licence", "what")
+    print_listing(head, cells)
 
 
 def _drafts(target: Path) -> list[dict[str, Any]]:

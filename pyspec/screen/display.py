@@ -339,40 +339,27 @@ def screen_of(color: str) -> Screen:
     return Screen(console(), console(stderr=True))
 
 
-def print_listing(
-    head: Sequence[str], rows: Iterable[Sequence[str]], first: Sequence[str], needed: int
-) -> None:
-    """Print one line per model. A terminal gets the leading columns of `first` that fit, at least `needed`.
-
-    Where even these do not fit, the first one is folded; the column `what` is folded from 16 cells on. A column of which no row
-    says anything is left out.
-    """
+def print_listing(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print one line per model. A terminal folds the last column, which keeps `_LEAST` cells; a pipe gets whole lines."""
     console = Console(highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _WIDEST
-    width = console.width
-    lines = zip(head, *([safe(cell) for cell in row] for row in rows))
-    columns = dict(zip(head, lines, strict=True))
-    sizes = {name: max(map(cell_len, column)) + 2 for name, column in columns.items()}
-    kept: list[str] = []
-    for name in first:
-        size = min(sizes[name], _LEAST) if name == _FOLDED else sizes[name]
-        said = len(columns[name]) == 1 or not {*columns[name][1:]} <= {"", "-"}
-        if said and (size <= width or name in first[:needed]):
-            kept.append(name)
-            width -= size
+    lines = [[safe(cell) for cell in row] for row in (head, *rows)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in filter(kept.__contains__, head):
-        foldable = name == _FOLDED or (width < 0 and name == first[0])
-        side: JustifyMethod = "right" if name in _FIGURES else "left"
-        table.add_column(name, justify=side, no_wrap=not foldable, overflow="fold")
-    for row in zip(*(columns[name][1:] for name in head if name in kept)):
-        table.add_row(*map(Text, row))
+    for column in zip(*lines, strict=True):
+        last = column[0] == head[-1]
+        size = _LEAST if last else max(map(cell_len, column))
+        side: JustifyMethod = "right" if column[0] in _FIGURES else "left"
+        table.add_column(column[0], justify=side, no_wrap=not last, min_width=size, overflow="fold")
+    for line in lines[1:]:
+        table.add_row(*map(Text, line))
+    least = sum(2 + (column.min_width or 0) for column in table.columns)
+    console.width = max(console.width, least)
     console.print(table)
 
 
-_FOLDED, _LEAST = "what", 18
-_FIGURES = ("GB", "GB in memory", "share", "downloads")
+_LEAST = 16
+_FIGURES = ("GB", "GB in memory", "share")
 
 # -- tokens by source ----------------------------------------------------------------------------------------------------
 

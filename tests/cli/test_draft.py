@@ -30,7 +30,7 @@ def pair(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(draft, arguments)
+    return CliRunner().invoke(draft, ["-m", *arguments])
 
 
 @pytest.mark.usefixtures("pair")

@@ -41,7 +41,6 @@ def test_list_says_what_is_here(shop):
     after = run().stdout.splitlines()  # as `list`
     assert [line.split()[0] for line in before] == ["name", "toy", "small"]
     assert "to fetch" in before[1]
-    assert "llama  " in after[1]
     assert "pyspec" in after[1]
     assert "missing" in before[2]
 
@@ -125,14 +124,14 @@ def test_hostile_template_is_printed_escaped_and_short(tmp_path):
     assert all(c.isprintable() or c == "\n" for c in out)
 
 
-def test_json_is_for_programs(shop, tmp_path):
+@pytest.mark.usefixtures("shop")
+def test_json_is_for_programs():
     before = json.loads(run("list", "--json").stdout)
     assert [(row["name"], row["here"], row["default"]) for row in before] == [("toy", False, True)]
-    path = json.loads(run("path", "--json").stdout)
-    assert path["sha256"] == shop.entry().sha256
+    path = run("path").stdout.strip()
     (row,) = json.loads(run("list", "--json", "--here").stdout)
-    assert (row["path"], row["origin"], row["type"]) == (path["path"], "pyspec", "F32")
-    assert json.loads(run("info", "toy", "--json").stdout)["architecture"] == "llama"
+    assert (row["path"], row["origin"], row["type"]) == (path, "pyspec", "F32")
+    assert row["architecture"] == "llama"
 
 
 @pytest.mark.usefixtures("shop")
