@@ -15,7 +15,6 @@ from pathlib import Path
 from pyspec.chat import dialogue, log_folder
 from pyspec.chat.settings import (
     FIELDS,
-    USUAL,
     ChatSettings,
     apply,
     changed,
@@ -26,6 +25,7 @@ from pyspec.chat.settings import (
 )
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputError
+from pyspec.machine.files import read_text
 from pyspec.screen.words import counted
 
 KEYS = (
@@ -52,21 +52,13 @@ class Command:
     takes_file: bool = False  # whether file names complete it too
 
 
-_INSTEAD = {
-    "show": "/set shows the settings and /model the models; `/set stats on`, `/set tokens on`; ",
-    "stats": "/set stats on, brief or off; ",
-    "verify": "/set verify margin or strict; ",
-}
-"""Commands of earlier versions, and what to use instead."""
-
-
 def execute(chat: Chat, line: str) -> None:
     """Run a line that begins with /. Raises InputError for an unknown command."""
     name, argument = [*line[1:].split(maxsplit=1), "", ""][:2]
     command = find(name)
     if command is None:
         near = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1)
-        guess = f"did you mean /{near[0]}? " if near else _INSTEAD.get(name, "")
+        guess = f"did you mean /{near[0]}? " if near else ""
         if "/" in name:  # the path of a file that was dropped into the terminal
             guess = "/read FILE puts a file's text before the next message; "
         raise InputError(f"there is no command /{name[:40]}", f"{guess}/help lists them")
@@ -215,7 +207,7 @@ def _show_last(chat: Chat) -> None:
 
 def _read(chat: Chat, argument: str) -> None:
     path = _file(argument)
-    text = dialogue.read_text(path)
+    text = read_text(path, dialogue.MAX_TEXT)
     if not text.strip():
         raise InputError(f"{path} is empty", "name a file with text")
     chat.pending = f"{chat.pending}\n\n{text}" if chat.pending else text
@@ -235,11 +227,6 @@ def _set(chat: Chat, argument: str) -> None:
     name, _, value = argument.partition(" ")
     name = own_name(name)
     if not name:
-        chat.screen.table((name, values(chat.settings)[name]) for name in FIELDS if name in USUAL)
-        hidden = len(FIELDS) - len(USUAL)
-        chat.screen.note(f"/set all shows {hidden} more")
-        return
-    if name == "all" and not value:
         chat.screen.table(values(chat.settings).items())
         return
     if value.strip():
@@ -291,7 +278,7 @@ COMMANDS = (
     Command("forget", _forget, "delete what is kept of this chat, or of all", "[all]", ("all",)),
     Command("read", _read, "put a text file before the next message", "FILE", takes_file=True),
     Command("system", _system, "set the system prompt, or with - remove it; without a text, show it", "TEXT"),
-    Command("set", _set, "change a setting, or show it; without a name, the usual ones", "NAME VALUE", (*FIELDS, "all")),
+    Command("set", _set, "change a setting, or show it; without a name, all of them", "NAME VALUE", (*FIELDS,)),
     Command("model", _model, "switch to another model; without a name, show what is loaded", "NAME|FILE", takes_file=True),
     Command("draft", _used("draft"), "choose what drafts", "NAME|none|lookup|mtp|auto", _DRAFTS, takes_file=True),
     Command("companion", _used("companion"), "choose what judges drafts", "NAME|none", _COMPANIONS, takes_file=True),

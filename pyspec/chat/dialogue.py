@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,8 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from pyspec.chat import log_folder
-from pyspec.errors import ContextOverflow, InputError, InputTooLong
-from pyspec.machine.files import parse, read_named, show, utf8, write_whole
+from pyspec.errors import ContextOverflow, InputError
+from pyspec.machine.files import parse, read_named, show, write_whole
 from pyspec.screen.words import counted
 from pyspec.text.messages import Message
 from pyspec.text.parts import Result, Token
@@ -203,11 +202,11 @@ def _messages(conversation: Conversation) -> list[SavedMessage]:
 
 def load(path: Path) -> SavedChat:
     """Read a saved chat. Raises InputError for anything else."""
-    data = _read(path, _MAX_SESSION)
     try:
-        return parse(data, SavedChat)
-    except ValueError as error:
-        raise InputError(f"{path} is not a saved chat: {error}", "/save writes them") from None
+        return parse(read_named(path, _MAX_SESSION), SavedChat)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} is not a saved chat: {reason}", "/save writes them") from None
 
 
 def restore(saved: SavedChat) -> Conversation:
@@ -237,21 +236,6 @@ def held_with(saved: SavedChat, name: str) -> str:
     if saved.model.name == name:
         return ""
     return f"this conversation was held with {saved.model.name}, not with {name}"
-
-
-def read_text(path: Path) -> str:
-    """Read a UTF-8 text file of at most 1 MiB. Raises InputError, InputTooLong or InputEncoding."""
-    return utf8(_read(path, MAX_TEXT), str(path))
-
-
-def _read(path: Path, limit: int) -> bytes:
-    try:
-        return read_named(path, limit)
-    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
-        reason = getattr(error, "strerror", None) or error
-        if isinstance(error, OSError) and error.errno == errno.EFBIG:
-            raise InputTooLong(f"{path} is larger than {limit} bytes", "shorten it") from None
-        raise InputError(f"cannot read {path}: {reason}", "name a readable file") from error
 
 
 def new_path() -> Path | None:

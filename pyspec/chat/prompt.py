@@ -25,7 +25,7 @@ from pyspec.chat.commands import COMMANDS, execute, find
 from pyspec.chat.dialogue import MAX_TEXT
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputTooLong, PyspecError
-from pyspec.machine.files import utf8
+from pyspec.machine.files import read_stream, utf8
 
 PROMPT, MORE = ">>> ", "... "
 QUOTE = '"""'
@@ -84,10 +84,7 @@ def _lines(stream: BinaryIO, limit: int) -> Iterator[str]:
 
 def whole_entry(stream: BinaryIO) -> Iterator[TypedText]:
     """Yield a stream as one entry, which is no command: it may be untrusted. Raises InputEncoding or InputTooLong."""
-    data = stream.read(MAX_TEXT + 1)
-    if len(data) > MAX_TEXT:
-        raise InputTooLong(f"stdin is longer than {MAX_TEXT} bytes", "shorten it")
-    yield TypedText(utf8(data, "stdin").strip("\n"), literal=True)
+    yield TypedText(read_stream(stream, MAX_TEXT, "stdin").strip("\n"), literal=True)
 
 
 class CommandCompleter(Completer):

@@ -139,17 +139,11 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
 
 FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}  # the metadata of each setting
 
-USUAL = (
-    "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "max_tokens", "verify", "draft_max", "trim", "reasoning",
-    "reasoning_budget", "stats", "wrap", "tokens",
-)  # fmt: skip
-"""Settings that `/set` shows; `/set all` shows every one."""
-
 
 def unknown(name: str) -> OptionError:
     """Return the error for a setting that does not exist."""
     near = get_close_matches(name, FIELDS, n=1)
-    hint = f"did you mean {near[0]}?" if near else "/set all lists them"
+    hint = f"did you mean {near[0]}?" if near else "/set lists them"
     return OptionError(f"there is no setting {name[:40]!r}", hint)
 
 

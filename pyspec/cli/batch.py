@@ -26,11 +26,11 @@ from pyspec.cli.options import (
     ModelOptions,
     SamplerOptions,
     SystemOptions,
-    file_text,
 )
 from pyspec.engine.contexts import MAX_SEQUENCES
 from pyspec.errors import Cancelled
 from pyspec.hub.sources import load_manifest
+from pyspec.machine.files import read_text
 from pyspec.screen.display import Screen, run_progress
 from pyspec.screen.words import safe
 from pyspec.serve import served_name
@@ -47,7 +47,7 @@ EXAMPLES = [
 
 
 def _template(path: str) -> str:
-    return file_text(Path(path)).removesuffix("\n")
+    return read_text(Path(path)).removesuffix("\n")
 
 
 @dataclass(frozen=True)

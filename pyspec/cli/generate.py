@@ -40,11 +40,10 @@ from pyspec.cli.options import (
     ModelOptions,
     SamplerOptions,
     ShownOptions,
-    decoded,
-    file_text,
 )
 from pyspec.engine.options import AnswerOptions
 from pyspec.errors import InputError, OptionError, PyspecError
+from pyspec.machine.files import read_stream, read_text
 from pyspec.text.parts import Piece, Result, result_of
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ class ShapeOptions:
             raise OptionError("an answer can follow only one schema or grammar", hint)
         if self.json_schema is not None:
             return _schema(self.json_schema)
-        grammar = self.grammar if self.grammar_file is None else file_text(self.grammar_file)
+        grammar = self.grammar if self.grammar_file is None else read_text(self.grammar_file)
         if grammar is None:
             return None
         from pyspec.grammar.languages import of_grammar  # noqa: PLC0415 - seldom needed
@@ -148,12 +147,12 @@ def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
     bytes each.
     """
     dashes = (prompt == "-") + (str(file) == "-")
-    from_file = file_text(file, limit) if file is not None and str(file) != "-" else None
+    from_file = read_text(file, limit) if file is not None and str(file) != "-" else None
     parts = [prompt if prompt != "-" else None, from_file]
     if dashes or _piped():
         if parts[0] or parts[1]:
             _say_waiting(sys.stdin.buffer)
-        parts.append(decoded(sys.stdin.buffer, limit, "stdin"))
+        parts.append(read_stream(sys.stdin.buffer, limit, "stdin"))
     texts = [part for part in parts if part is not None and part.strip()]
     if not texts:
         hint = 'give one: pyspec generate "...", -f FILE, or a pipe to stdin'
@@ -390,7 +389,7 @@ def _shape(
 def _schema(text: str) -> Language:
     """Read a schema, or the file that has it."""
     if not text.lstrip().startswith("{"):
-        path, text = text, file_text(Path(text))
+        path, text = text, read_text(Path(text))
         if not text.lstrip().startswith("{"):
             raise OptionError(f"{path} does not contain a JSON object", "a schema begins with {")
     try:

@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 
 from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
 from pyspec.engine.options import Speculation
-from pyspec.errors import InputTooLong, OptionError
+from pyspec.errors import OptionError
 from pyspec.machine import AUTO, EXTRA_BUFFERS, parse_devices
-from pyspec.machine.files import open_named, utf8
 from pyspec.sampling.options import (
     DRY_BREAKERS,
     KV_TYPES,
@@ -32,7 +31,6 @@ from pyspec.sampling.options import (
 )
 from pyspec.sampling.verification import Margin, Strict, Verification
 
-MAX_BYTES = 16 << 20  # largest file of a grammar, template or schema, bytes
 _BOOLS = {"true": True, "false": False}
 _KINDS: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": _BOOLS.__getitem__}
 
@@ -45,27 +43,6 @@ def _template_arg(text: str) -> tuple[str, Any]:
         return key, json.loads(value)
     except (ValueError, RecursionError):
         return key, value
-
-
-# -- texts in files -----------------------------------------------------------------------------------------------------
-
-
-def file_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """Read a regular text file. Raises OptionError if that fails, InputEncoding, or InputTooLong above `limit` bytes."""
-    try:
-        with open_named(path) as stream:
-            return decoded(stream, limit, str(path))
-    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
-        reason = getattr(error, "strerror", None) or error
-        raise OptionError(f"{path} cannot be read: {reason}", "name a readable text file") from None
-
-
-def decoded(stream: BinaryIO, limit: int, name: str) -> str:
-    data = stream.read(limit + 1)
-    if len(data) > limit:
-        hint = "give less of it, or use `pyspec batch`"
-        raise InputTooLong(f"{name} is larger than {limit} bytes", hint)
-    return utf8(data, name)
 
 
 # -- models ------------------------------------------------------------------------------------------------------------
@@ -268,8 +245,8 @@ class MemoryOptions(CacheOptions):
     """The same where a process answers more than once."""
 
     # fmt: off
-    memory: bool = option("Drafts", "--memory", metavar="on|off", default=True, show_default="on",
-        type=CodedChoice({"on": True, "off": False}), help="Draft from texts of this process.")
+    memory: bool = option("Drafts", "--memory", metavar="on|off", default=True, show_default=False,
+        type=CodedChoice({"on": True, "off": False}), help="Draft from texts of this process; on by default.")
     # fmt: on
 
 

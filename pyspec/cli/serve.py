@@ -33,7 +33,7 @@ from pyspec.engine.room import expected_bytes, room_of_models
 from pyspec.errors import NoMemory, OptionError
 from pyspec.hub.locate import found_here, resolve
 from pyspec.hub.sources import load_manifest
-from pyspec.machine.files import read_named
+from pyspec.machine.files import read_text
 from pyspec.machine.others import name_of
 from pyspec.sampling.options import MAX_TOKENS
 from pyspec.screen.display import store_progress
@@ -44,16 +44,10 @@ if TYPE_CHECKING:
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _KEY = "PYSPEC_API_KEY"
-_MAX_KEYS = 1 << 20
 
 
 def _keys_in(path: str) -> str:
-    try:
-        text = read_named(Path(path), _MAX_KEYS).decode()
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        hint = "give another file"
-        raise OptionError(f"cannot read the keys in {path}: {reason}", hint) from None
+    text = read_text(Path(path))
     if not lines_of(text):
         raise OptionError(f"there are no keys in {path}", "write one per line")
     return text

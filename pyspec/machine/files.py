@@ -20,7 +20,15 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
-from pyspec.errors import FetchError, InputEncoding, ModelNotFound, ModelUnreadable, OptionError
+from pyspec.errors import (
+    FetchError,
+    InputEncoding,
+    InputError,
+    InputTooLong,
+    ModelNotFound,
+    ModelUnreadable,
+    OptionError,
+)
 
 log = logging.getLogger("pyspec")
 
@@ -81,6 +89,28 @@ def read_named(path: Path, most: int) -> bytes:
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes", str(path))
     return data
+
+
+def read_text(path: Path, most: int = 16 << 20) -> str:
+    """Return the text of a file that a user named. Raises InputError, InputTooLong above `most` bytes, or InputEncoding."""
+    try:
+        return utf8(read_named(path, most), str(path))
+    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        kind = (
+            InputTooLong
+            if isinstance(error, OSError) and error.errno == errno.EFBIG
+            else InputError
+        )
+        raise kind(f"{path} cannot be read: {reason}", "name a readable text file") from None
+
+
+def read_stream(stream: BinaryIO, most: int, name: str) -> str:
+    """Return the text of a stream. Raises InputTooLong for more than `most` bytes, or InputEncoding."""
+    data = stream.read(most + 1)
+    if len(data) > most:
+        raise InputTooLong(f"{name} is larger than {most} bytes", "shorten it")
+    return utf8(data, name)
 
 
 def first_part(path: Path) -> Path:

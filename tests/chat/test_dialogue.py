@@ -14,6 +14,7 @@ from pyspec.chat import dialogue
 from pyspec.chat.commands import unquoted
 from pyspec.chat.dialogue import Conversation, Exchange, fit, spoken, unended, why_cut
 from pyspec.errors import ContextOverflow, InputEncoding, InputError, InputTooLong
+from pyspec.machine.files import read_text
 from pyspec.text.messages import Message
 from pyspec.text.parts import AnswerPart, Piece, Result, Source, Token, result_of
 
@@ -190,7 +191,7 @@ def test_texts_that_cannot_be_read_are_refused(tmp_path, make, error, says):
     """Nothing hangs on a FIFO or reads a device for ever; the place of the first wrong byte is named."""
     path = make(tmp_path / "text") or tmp_path / "text"
     with pytest.raises(error, match=says):
-        dialogue.read_text(path)
+        read_text(path, dialogue.MAX_TEXT)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300, "x/" * 3000])
@@ -200,7 +201,7 @@ def test_names_that_cannot_be_are_one_sentence(name, tmp_path):
     for act in (
         lambda: dialogue.save(path, TALK, {}, MODEL.target()),
         lambda: dialogue.load(path),
-        lambda: dialogue.read_text(path),
+        lambda: read_text(path, dialogue.MAX_TEXT),
     ):  # fmt: skip
         with pytest.raises(InputError):
             act()

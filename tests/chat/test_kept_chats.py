@@ -5,7 +5,6 @@ from helpers.fake_chat import QUIET, FakeModel, session, talk
 
 from pyspec.chat import dialogue
 from pyspec.chat.commands import execute
-from pyspec.chat.settings import FIELDS, USUAL
 from pyspec.errors import InputError
 
 
@@ -75,13 +74,3 @@ def test_an_answer_that_was_cut_goes_on_and_no_other():
     assert "".join(map(chr, model.asked[1].prompt[-3:])) == "one"
     _, text = session(FakeModel(["one"]), "hi\n/continue\n")
     assert "the last answer ended by itself" in text
-
-
-def test_set_shows_the_usual_settings_and_all_of_them():
-    chat, text = talk(FakeModel(["x"]), QUIET)
-    execute(chat, "/set")
-    few = text.getvalue().splitlines()
-    assert [line.split()[0] for line in few[:-1]] == [name for name in FIELDS if name in USUAL]
-    assert few[-1] == f"/set all shows {len(FIELDS) - len(USUAL)} more"
-    execute(chat, "/set all")
-    assert len(text.getvalue().splitlines()) == len(few) + len(FIELDS)

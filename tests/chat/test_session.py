@@ -81,7 +81,7 @@ def test_unknown_commands_are_named():
     assert text.splitlines() == [
         "there is no command /regenn (did you mean /regen? /help lists them)",
         "there is no command /nothing (/help lists them)",
-        "there is no command /verify (/set verify margin or strict; /help lists them)",
+        "there is no command /verify (/help lists them)",
         "verify: lax is not one of strict, margin",
         "it is not `all` (/forget alone deletes this chat)",
         "temperature is 0.8 (a number from 0 to 100)",

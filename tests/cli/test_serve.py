@@ -158,7 +158,7 @@ def test_keys_of_a_file(start, refused, tmp_path):
     }
     assert found == {"one": 200, "two": 200, "three": 200, "four": 401, "": 401}
     keys.write_text("\n  \n")
-    for path, sentence in ((keys, "there are no keys"), (tmp_path / "none", "cannot read")):
+    for path, sentence in ((keys, "there are no keys"), (tmp_path / "none", "cannot be read")):
         code, _, stderr = refused("--api-key-file", path)
         assert (code, sentence in stderr) == (2, True)
 

@@ -9,15 +9,14 @@ from measure.questions import load_questions
 from measure.simulate import load_rounds
 
 from pyspec.cli.generate import prompt_text
-from pyspec.cli.options import file_text
 from pyspec.cli.serve import _keys_in
 from pyspec.errors import PyspecError
-from pyspec.machine.files import read_named
+from pyspec.machine.files import read_named, read_text
 from pyspec.text.render import choose
 
 READERS: dict[str, Callable[[Path], object]] = {
     "chat template": lambda path: choose({}, str(path)),
-    "grammar": file_text,
+    "grammar": read_text,
     "prompt": lambda path: prompt_text(None, path, 100),
     "keys": lambda path: _keys_in(str(path)),
     "questions": load_questions,
