@@ -126,9 +126,7 @@ def _save(chat: Chat, argument: str) -> None:
     if dialogue.is_there(path) and not (
         chat.file and chat.file.exists() and path.samefile(chat.file)
     ):
-        dialogue.check_replaceable(path)  # other files are never replaced
-        if chat.confirm is None or not chat.confirm(f"{path} holds another chat. Replace it?"):
-            raise InputError(f"{path} was not changed", "name another file")
+        raise InputError(f"{path} exists", "name another file")
     dialogue.save(path, chat.conversation, values(chat.settings), chat.model.target())
     chat.file = path
     chat.screen.note(f"saved {counted(len(chat.conversation.exchanges), 'exchange')} to {path}")

@@ -155,8 +155,7 @@ class SavedChat(msgspec.Struct):
 def save(
     path: Path, conversation: Conversation, settings: dict[str, str], model: SavedModel
 ) -> None:
-    """Write a conversation for its owner alone. Raises InputError if that fails, or what is there is not a saved chat."""
-    check_replaceable(path)
+    """Write a conversation for its owner alone. Raises InputError if that fails."""
     from pyspec._version import __version__  # noqa: PLC0415 - found when asked for
 
     turns = _messages(conversation)
@@ -166,15 +165,6 @@ def save(
         write_whole(path, [data, b"\n"])
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", "name another file") from error
-
-
-def check_replaceable(path: Path) -> None:
-    """Raise InputError if the name is taken by something that is not a saved chat."""
-    try:
-        if is_there(path):
-            load(path)
-    except InputError:
-        raise InputError(f"{path} exists and is not a saved chat", "name another file") from None
 
 
 def is_there(path: Path) -> bool:

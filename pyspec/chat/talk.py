@@ -81,17 +81,6 @@ class LlamaChat:
         """The budget as an option of answers."""
         return None if self.budget < 0 else ReasoningLimit(self.budget)
 
-    @property
-    def obeys(self) -> bool:
-        """Whether `thinking = False` turns reasoning off, as far as the template shows; true if the model does not reason."""
-        return bool(self.llm.speech.quiet) or not self.reasons
-
-    @property
-    def reasons(self) -> bool:
-        """Whether the model marks reasoning in its answers."""
-        notation = self.llm.speech.notation
-        return notation.channels or notation.reasoning is not None
-
     def cancel(self) -> None:
         """End the current answer; safe from any thread."""
         self._cancelled = True  # the engine resets its own flag at each call of `steps`

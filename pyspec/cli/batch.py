@@ -153,7 +153,14 @@ def batch(
         wanted.open(models, drafts, sampler, engine) as answerer,
         FileRun(answerer, records, out, retry_failed=results.retry_failed) as run,
     ):
-        answerer.on_placed = _once_told()
+
+        def tell_once(placed: str) -> None:
+            """Tell the first placement: larger contexts for later, longer records change little of it."""
+            if placed:
+                answerer.on_placed = lambda _: None
+                tell(placed, err=True)
+
+        answerer.on_placed = tell_once
         code = _answer(answerer, run)
         facts = {**vars(run.summary), **answerer.stats()}
         if results.as_json:
@@ -165,18 +172,6 @@ def batch(
         else:
             show_summary(facts)
     return code
-
-
-def _once_told() -> Callable[[str], None]:
-    """Return a function that prints the placement once. Larger contexts for later, longer records change little of it."""
-    printed: list[str] = []
-
-    def tell_once(placed: str) -> None:
-        if placed and not printed:
-            tell(placed, err=True)
-        printed.append(placed)
-
-    return tell_once
 
 
 def _answer(answerer: Any, run: FileRun) -> int:

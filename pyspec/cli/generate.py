@@ -207,7 +207,8 @@ def generate(
         if sentence := model.suggested.sentence(sampler.given):
             screen.note(sentence)
         sampling = sampler.sampling(suggested=model.suggested.values)
-        _set_reasoning(model, output, screen)
+        model.thinking = output.reasoning != UNASKED and output.reasoning_budget != 0
+        model.budget = output.reasoning_budget
         alone = request.system is None
         raw = request.raw or (model.template.is_plain and alone)
         conversation, path = _conversation(model, request, raw)
@@ -361,16 +362,6 @@ def _as_json(llm: Any, answer: Result, with_tokens: bool) -> dict[str, Any]:
             for token in answer.tokens
         ]
     return report
-
-
-def _set_reasoning(model: LlamaChat, output: OutputOptions, screen: Screen) -> None:
-    """Ask for as much reasoning as the user wants, and say where the model cannot be asked."""
-    model.thinking = output.reasoning != UNASKED and output.reasoning_budget != 0
-    model.budget = output.reasoning_budget
-    if not (model.thinking or model.obeys):
-        screen.note(f"{model.name} has no switch for its reasoning; --reasoning hide hides it")
-    if output.reasoning_budget > 0 and not model.reasons:
-        screen.note(f"{model.name} marks no reasoning, so --reasoning-budget has no effect")
 
 
 def _shape(

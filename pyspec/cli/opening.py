@@ -97,9 +97,6 @@ def open_model(
     llm = SpeculativeLlama(path, **{**arguments, **own})
     if llm.placed:
         tell(llm.placed, err=True)
-    if options.ctx and (n_ctx := llm.n_ctx()) > options.ctx:
-        sentence = f"llama.cpp rounds contexts up: -c {options.ctx} makes one of {n_ctx} tokens"
-        tell(sentence, err=True)
     return llm
 
 

@@ -34,7 +34,6 @@ from pyspec.errors import NoMemory, OptionError
 from pyspec.hub.locate import found_here, resolve
 from pyspec.hub.sources import load_manifest
 from pyspec.machine.files import read_text
-from pyspec.machine.others import name_of
 from pyspec.sampling.options import MAX_TOKENS
 from pyspec.screen.display import store_progress
 from pyspec.serve import MAX_BODY, STALL_S, ServerSettings, lines_of, served_name
@@ -245,8 +244,7 @@ class Loader:
         except BaseException:
             batch.close()
             raise
-        own = name or load_manifest().default_target
-        return batch, server.serving(own if self.several else _called(own, path))
+        return batch, server.serving(name or load_manifest().default_target)
 
     def embedders(self) -> list[Embedder]:
         from pyspec.serve.fleet import Embedder  # noqa: PLC0415 - takes a moment, and few need it
@@ -261,11 +259,6 @@ class Loader:
             }  # fmt: skip
             found.append(Embedder(served_name(word), path, self.server.queue, **how))
         return found
-
-
-def _called(word: str, path: Path) -> str:
-    """Return the name of the only model: its file's known name, or for ollama's files the name asked for."""
-    return name_of(path) if path.suffix == ".gguf" or Path(word).exists() else word
 
 
 @command(examples=EXAMPLES)

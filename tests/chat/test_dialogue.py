@@ -152,14 +152,6 @@ def test_a_failed_write_leaves_the_old_file(saved, monkeypatch):
     assert list(saved.parent.iterdir()) == [saved]
 
 
-def test_other_files_are_not_replaced(tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text("dear diary")
-    with pytest.raises(InputError, match="is not a saved chat"):
-        dialogue.save(path, TALK, {}, MODEL.target())
-    assert path.read_text() == "dear diary"
-
-
 def test_turns_alternate_and_an_open_question_is_left_out(saved):
     content = json.loads(saved.read_text())
     with pytest.raises(InputError, match="message 3 is a system turn"):

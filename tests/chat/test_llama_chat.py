@@ -146,7 +146,6 @@ def test_a_model_is_asked_not_to_think(open_llama, tmp_path):
         turns = [Message(role="user", content="x")]
         assert model.llm.speech.start(model.prompt(turns)) == "inside"
         model.thinking = False
-        assert model.obeys
         assert model.llm.speech.start(model.prompt(turns)) == "behind"
 
 

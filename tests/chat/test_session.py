@@ -173,19 +173,14 @@ def test_an_error_keeps_the_partial_answer_or_forgets_the_question(after, kept):
     assert [exchange.answer.text for exchange in chat.conversation.exchanges] == kept
 
 
-def test_saving_over_another_chat_asks_first(tmp_path):
+def test_only_its_own_file_is_saved_over(tmp_path):
     path, other = tmp_path / "talk.json", tmp_path / "other.json"
-    session(FakeModel(["old"]), f"hi\n/save {path}\n")
+    path.write_text("dear diary")
     code, text = session(FakeModel(["new"]), f"hi\n/save {path}\n/save {other}\n/save {other}\n")
     assert code == 2
-    assert f"{path} was not changed" in text
+    assert f"{path} exists" in text
     assert text.count(f"saved 1 exchange to {other}") == 2
-    assert "old" in path.read_text()
-    for answer, wanted in ((False, "old"), (True, "new")):
-        chat, _ = talk(FakeModel(["new"]), QUIET)
-        chat.confirm = lambda _question, answer=answer: answer
-        run(chat, script_entries(BytesIO(f"hi\n/save {path}\n".encode())))
-        assert wanted in path.read_text()
+    assert path.read_text() == "dear diary"
 
 
 def test_a_chat_is_kept_without_being_asked(tmp_path):

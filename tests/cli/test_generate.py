@@ -151,12 +151,6 @@ def test_ctrl_c_keeps_the_partial_answer(tiny_ascii, new):
     assert "tokens/s" in stderr
 
 
-@pytest.mark.parametrize(("ctx", "said"), [(64, True), (256, False)])
-def test_a_context_that_is_rounded_up_is_said(tiny_ascii, ctx, said):
-    done = run("x", "-m", tiny_ascii, *TINY, "-n", "1", "-c", ctx, "--draft", "none")
-    assert ("-c 64 makes one of 256 tokens" in done.stderr) is said
-
-
 def test_an_end_before_the_answer_is_said(tiny_ascii, monkeypatch):
     """As by Ctrl-C while a long prompt is read: nothing else would be printed."""
     ended = iter([Piece((), "cancelled")])

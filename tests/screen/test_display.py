@@ -10,7 +10,6 @@ from helpers.fake_chat import screen
 from helpers.waiting import wait
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
 from rich.console import Console
 
 from pyspec.screen import display
