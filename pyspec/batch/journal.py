@@ -39,7 +39,6 @@ SYNC_S = 1.0  # longest time until a record is synced to disk
 _MAGIC = b'{"pyspec_batch":'
 _LONGEST = 1 << 24  # bytes of a header
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-_HASH = 64  # hex digits of a hash, which messages leave out
 RESUME = "run the same command again to resume"
 
 Key = tuple[str, str]  # what identifies a result: its record's id, and the hash of its request
@@ -191,26 +190,14 @@ def _other(path: Path, first: bytes, run: dict[str, Any]) -> ResumeMismatch:
     except ValueError:
         was = {}
     now = msgspec.json.decode(msgspec.json.encode(run))
-    what = f"{path} belongs to a run with other {changed_settings(was, now) or 'format'}"
+    what = f"{path} belongs to a run with other {_changed(was, now) or 'format'}"
     hint = "run the same command again, give another -o, or start over with --overwrite"
     return ResumeMismatch(what, hint)
 
 
-def changed_settings(was: dict[str, Any], now: dict[str, Any]) -> str:
-    """The differences of two runs' identities in words, without hashes."""
-    found = []
-    for key in {**was, **now}:
-        a, b = was.get(key), now.get(key)
-        if a == b:
-            continue
-        if isinstance(a, dict) and isinstance(b, dict):
-            parts = [part for part in {**a, **b} if a.get(part) != b.get(part)]
-            found += [f"{key} ({part} {a.get(part)}, now {b.get(part)})" for part in parts]
-        elif any(isinstance(value, str) and len(value) == _HASH for value in (a, b)):
-            found.append(key)
-        else:
-            found.append(f"{key} ({str(a)[:80]}, now {str(b)[:80]})")
-    return ", ".join(found)
+def _changed(was: dict[str, Any], now: dict[str, Any]) -> str:
+    """What differs between two runs' identities, in words."""
+    return ", ".join(key for key in {**was, **now} if was.get(key) != now.get(key))
 
 
 def _open_locked(path: Path) -> int:

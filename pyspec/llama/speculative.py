@@ -30,7 +30,7 @@ from pyspec.machine.others import name_of
 from pyspec.sampling.chain import refuse
 from pyspec.sampling.options import Noise, Sampling, check_noise, check_ranges
 from pyspec.sampling.verification import Strict, Verification, check_rule
-from pyspec.screen.words import SpeculationBlock, model_line, shown_as
+from pyspec.screen.words import SpeculationBlock, plain
 from pyspec.text.parts import Step
 from pyspec.vocab import piece_reader
 
@@ -266,9 +266,6 @@ class SpeculativeLlama(Mirror):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return model_line(self)
-
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         layers = {"n_gpu_layers": AUTO} if self.fits_itself else {}
@@ -319,7 +316,7 @@ class SpeculativeLlama(Mirror):
             completion = generation.completion_of(self, given, samplers, speculation, criteria)
         made = super()._create_completion(**given, stopping_criteria=completion or criteria)
         chunks = generation.chunks_of(self, completion, made)
-        return chunks if given["stream"] else shown_as(next(chunks))
+        return chunks if given["stream"] else plain(next(chunks))
 
     __call__ = create_completion
 
@@ -366,13 +363,13 @@ class SpeculativeLlama(Mirror):
             with self.binding(speculation, samplers):
                 result = super().create_chat_completion(**given)
             if isinstance(result, dict):
-                return shown_as({**result, "speculation": self.last_speculation})
+                return plain({**result, "speculation": self.last_speculation})
             return (generation.marked(self, chunk) for chunk in result)
         from pyspec.text.completions import ChatCompletion  # noqa: PLC0415 - for chats alone
 
         chat = ChatCompletion(self, given, variables)
         steps = generation.chat_steps(self, chat, given, samplers, speculation)
-        return chat.chunks(steps) if given["stream"] else shown_as(chat.whole(steps))
+        return chat.chunks(steps) if given["stream"] else plain(chat.whole(steps))
 
     @contextmanager
     def binding(self, speculation: Speculation, samplers: Mapping[str, Any]) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Text about answers: made safe for terminals, with their statistics, and how objects appear at a prompt and in a notebook."""
+"""Text about answers: made safe for terminals, and with their statistics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ _JOINERS = "\u200c\u200d"  # format characters that Persian and emoji need
 _STEERING = ("Cc", "Cf", "Cs")
 SAME = 0.05  # how far from 1 a factor may be and still count as the same speed
 _RIGHT = 0.75  # share of correct checked tokens above which an undrafted text does not count as hard to predict
-_COUNTS = ("drafted", "verified", "accepted", "relaxed")
 
 
 def safe(text: str) -> str:
@@ -104,23 +103,11 @@ def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
     return " | ".join(parts)
 
 
-# -- at a prompt and in a notebook ---------------------------------------------------------------------------------------
-
-_SHOWN = 60
+# -- for Python ----------------------------------------------------------------------------------------------------------
 
 
-class _PlainDict(dict[str, Any]):
-    """A dict that is shown in its own way; programs, copies and `str` have it as a plain one."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
-
-    def __str__(self) -> str:
-        return dict.__repr__(self)
-
-
-class SpeculationBlock(_PlainDict):
-    """The `speculation` block of a result: a dict with a sentence about what drafts did. Copies are plain dicts."""
+class SpeculationBlock(dict[str, Any]):
+    """The `speculation` block of a result: a dict with a sentence about what drafts did."""
 
     @property
     def sentence(self) -> str:
@@ -129,56 +116,13 @@ class SpeculationBlock(_PlainDict):
             return "nothing was decoded"
         return speed_sentence(self, timings["tokens_per_second"])
 
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{self[name]} {name}" for name in _COUNTS if name in self)
-        return f"<speculation: {'; '.join(filter(None, (self.sentence, counts)))}>"
 
-
-class ResultView(_PlainDict):
-    """A completion: still a dict, but it shows its text and a sentence at a prompt and in a notebook."""
-
-    @property
-    def _content(self) -> str:
-        choice = self["choices"][0]
-        message = choice.get("message") or {}
-        return str(choice.get("text") or message.get("content") or "")
-
-    def __repr__(self) -> str:
-        text = self._content if len(self._content) <= _SHOWN else f"{self._content[:_SHOWN]}..."
-        block = self.get("speculation")
-        return f"<answer {text!r}; {block.sentence if isinstance(block, SpeculationBlock) else 'decoded plainly'}>"
-
-    def _repr_markdown_(self) -> str:
-        block = self.get("speculation")
-        note = f"\n\n*{block.sentence}*" if isinstance(block, SpeculationBlock) else ""
-        return self._content + note
-
-
-def shown_as(result: Any) -> Any:
-    """Turn a completion into a `ResultView` that `json` can write; returns a stream unchanged."""
-    if not isinstance(result, dict):
-        return result
-    return ResultView({**result, "choices": _plain(result["choices"])})
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return nested lists and dicts with numpy's numbers as Python's: llama-cpp-python leaves some in logprobs."""
+    if isinstance(value, SpeculationBlock):
+        return value
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return value.item() if type(value).__module__ == "numpy" else value
-
-
-def model_line(model: Any) -> str:
-    name = type(model).__name__
-    if not model.is_open:
-        return f"<{name}, closed>"
-    file = str(model.model_path).replace("\\", "/").rpartition("/")[2]
-    session = getattr(model, "_session", None)
-    if session is None:  # loaded for embeddings or its vocabulary
-        return f"<{name} {file}: decodes plainly>"
-    draft, companion = session.assembly.names
-    judge = f", companion {companion}" if companion != "none" else ""
-    rule = model.verification.name
-    return f"<{name} {file}: context {model.n_ctx()}, draft {draft}{judge}, {rule}>"

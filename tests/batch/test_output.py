@@ -9,7 +9,6 @@ import time
 import pytest
 from helpers.fake_batch import Fake
 
-from pyspec.batch.journal import changed_settings
 from pyspec.batch.output import open_output, output_line
 from pyspec.batch.reading import Reading
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
@@ -261,13 +260,6 @@ def test_a_name_that_promises_another_form_is_refused(go, lines, tmp_path, out):
 def test_names_of_lines_of_json(go, lines, tmp_path, out):
     go([lines], out)
     assert len((tmp_path / out).read_text().splitlines()) == 5
-
-
-def test_what_differs_is_named():
-    was = {"target": "a" * 64, "max_tokens": 4, "sampling": {"temperature": "0", "seed": "1"}}
-    now = {"target": "b" * 64, "max_tokens": 5, "sampling": {"temperature": "1", "seed": "1"}}
-    said = "target, max_tokens (4, now 5), sampling (temperature 0, now 1)"
-    assert changed_settings(was, now) == said
 
 
 SHOWN = {"prompts": True}

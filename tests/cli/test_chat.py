@@ -114,7 +114,8 @@ def test_a_conversation(terminal):
     # all but the last token of the first turn: its answer ran into the limit
     assert kept == prompt + first - 1
     assert longer - kept < prompt
-
+    _, prompt, kept = counts(terminal.say("/regen"))
+    assert kept >= prompt - 1
     terminal.child.sendeof()
     assert terminal.left() == 0
 
@@ -133,19 +134,6 @@ def test_an_answer_is_stopped(open_terminal, smollm2):
     terminal.say("/set max_tokens 4")
     _, _, kept = counts(terminal.say("Thank you."))
     assert kept >= before + stopped - 1
-
-
-def test_a_conversation_is_changed(terminal, tmp_path):
-    path = tmp_path / "talk.json"
-    terminal.say("Hi.")
-    terminal.say("Thank you.")
-    _, prompt, kept = counts(terminal.say("/regen"))
-    assert kept >= prompt - 1
-    assert "removed: Thank you." in terminal.say("/undo")
-    assert "saved 1 exchange" in terminal.say(f"/save {path}")
-    assert "started a new conversation" in terminal.say("/clear")
-    assert "loaded 1 exchange" in terminal.say(f"/load {path}")
-    assert [m["role"] for m in json.loads(path.read_text())["messages"]] == ["user", "assistant"]
 
 
 def test_a_paste_while_answering_is_one_message(tiny_terminal, tmp_path):

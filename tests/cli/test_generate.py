@@ -82,14 +82,6 @@ def test_a_cut_answer_of_a_form_has_its_own_status(tmp_path, most, code):
     assert done.returncode == code, done.stderr
 
 
-def test_prompt_from_stdin_and_file_agree(smollm2, tmp_path):
-    file = tmp_path / "prompt.txt"
-    file.write_bytes(b"\xef\xbb\xbfSay\r\nhello.")
-    by_file = run("-f", str(file), "-m", smollm2, *COMMON).stdout
-    by_stdin = run("-", "-m", smollm2, *COMMON, stdin=b"Say\nhello.").stdout
-    assert by_file == by_stdin != ""
-
-
 @pytest.mark.parametrize(("args", "code", "says"), [
     (["--temp", "nan", "x"], 2, "--temp"), (["--temp", "-1", "x"], 2, "--temp"), (["--top-p", "0", "x"], 2, "top_p"),
     (["-n", "-5", "x"], 2, "-n"), (["--theta", "1.5", "x"], 2, "theta"), (["--gap", "-1", "x"], 2, "gap"),
