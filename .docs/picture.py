@@ -36,7 +36,7 @@ def main() -> None:
         sampling = Sampling(temperature=0.8, seed=SEED)
         pieces = list(stream_text(llm, messages, sampling, stop=template.stop, chat=True))
         tokens = [token for piece in pieces for token in piece.tokens]
-        paint = TokenPaint(llm.piece, colour=True)
+        paint = TokenPaint(llm.piece)
         paint.take(tokens)
         parts = paint("".join(piece.text for piece in pieces))
         console.print(Text.assemble(*parts))

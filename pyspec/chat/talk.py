@@ -239,9 +239,6 @@ class Chat:
     def regen(self) -> None:
         """Answer the last question again with another seed. If no answer comes, keep the old one."""
         self._answered()
-        if self.settings.temperature == 0:
-            sentence = "temperature is 0, so the answer stays the same; /set temp 0.8 varies it"
-            self.screen.note(sentence)
         old = self.conversation.exchanges.pop()
         self.conversation.exchanges.append(Exchange(old.user))
         done = False

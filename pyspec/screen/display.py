@@ -267,7 +267,7 @@ class Screen:
         wrap: break lines between words on a terminal. reasoning: whether to show it, dimmed and followed by an empty line.
         tokens: returns the bytes of a token; with it, all is painted by source, see `TokenPaint`.
         """
-        paint = None if tokens is None else TokenPaint(tokens, colour=has_colour(self.out))
+        paint = None if tokens is None else TokenPaint(tokens)
         reply = _Reply(self.out, paint, wrap=wrap and self.out.is_terminal)
 
         def write(piece: Piece) -> None:
@@ -308,9 +308,6 @@ class _Reply:
     def finish(self) -> None:
         """Write what is held back, and end the line."""
         self._put(self._wrapper.finish())
-        if self._paint is not None and (closing := self._paint.finish()):
-            self._out.file.write(closing)
-            self._end = closing
         if self._end != "\n":
             self._out.file.write("\n")
             self._out.file.flush()
@@ -366,7 +363,6 @@ _FIGURES = ("GB", "GB in memory", "share")
 Bytes = Callable[[int], bytes]  # returns the bytes of a token
 
 _STYLES = {Source.TARGET: "", Source.ACCEPTED: "green", Source.RELAXED: "bold yellow"}
-_FRAMES = {Source.TARGET: ("", ""), Source.ACCEPTED: ("[", "]"), Source.RELAXED: ("{", "}")}
 _MEANING = {
     Source.TARGET: "the model's own",
     Source.ACCEPTED: "drafted and right",
@@ -374,22 +370,17 @@ _MEANING = {
 }
 
 
-def has_colour(console: Console) -> bool:
-    return console.color_system is not None and not console.no_color
-
-
 class TokenPaint:
-    """Colours the text of an answer by where its tokens came from; without colour, drafted parts are framed.
+    """Colours the text of an answer by where its tokens came from.
 
     `take` the tokens before their text is shown. The text may differ in white space, as where lines are broken, and may lack
     marks.
     """
 
-    def __init__(self, piece: Bytes, *, colour: bool) -> None:
-        self._piece, self._colour = piece, colour
+    def __init__(self, piece: Bytes) -> None:
+        self._piece = piece
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._sources: deque[tuple[str, Source]] = deque()  # of characters still to be shown
-        self._open = Source.TARGET
 
     def take(self, tokens: Iterable[Token]) -> None:
         """Note the tokens of a piece. A character split over tokens belongs to the last of them."""
@@ -400,38 +391,25 @@ class TokenPaint:
     def __call__(self, shown: str) -> Iterator[tuple[str, str]]:
         """Parts of shown text with their styles."""
         for source, chars in groupby(shown, self._source):
-            text = "".join(chars)
-            if self._colour:
-                yield text, _STYLES[source]
-            else:
-                yield self._framed(source) + text, ""
-
-    def finish(self) -> str:
-        """The end of the last frame."""
-        return "" if self._colour else self._framed(Source.TARGET)
+            yield "".join(chars), _STYLES[source]
 
     def _source(self, char: str) -> Source:
         if char.isspace():  # belongs to the word after it, as in the tokens
-            return self._sources[0][1] if self._sources and char != "\n" else self._open
+            return self._sources[0][1] if self._sources and char != "\n" else Source.TARGET
         while self._sources:  # skip what is not shown, such as a mark
             first, source = self._sources.popleft()
             if first == char:
                 return source
         return Source.TARGET
 
-    def _framed(self, source: Source) -> str:
-        before, self._open = self._open, source
-        return "" if before is source else _FRAMES[before][1] + _FRAMES[source][0]
-
 
 def print_legend(console: Console, tokens: Sequence[Token], piece: Bytes) -> None:
-    """Print what the colours or frames of a painted answer mean, then each relaxed token with what the target preferred."""
-    colour, lines = has_colour(console), Text("\n")
+    """Print what the colours of a painted answer mean, then each relaxed token with what the target preferred."""
+    lines = Text("\n")
     for source in Source:
         if count := sum(token.source is source for token in tokens):
-            before, after = ("", "") if colour else _FRAMES[source]
             lines.append("; " if len(lines) > 1 else "")
-            lines.append(f"{before}{source.label}{after}", _STYLES[source])
+            lines.append(source.label, _STYLES[source])
             lines.append(f": {counted(count, 'token')}, {_MEANING[source]}")
     lines.append("\n" if tokens else "")
     relaxed = [token for token in tokens if token.source is Source.RELAXED]

@@ -272,20 +272,14 @@ def two(tmp_path):
     return ["in.jsonl"]
 
 
-def test_prompts_stand_in_the_lines(go, two, tmp_path):
+def test_prompts_stand_in_the_lines_of_a_finished_file_too(go, two, tmp_path):
     """Where they could be read; such a file is known again."""
-    go(two, "out.jsonl", lines=SHOWN)
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [line.get("prompt") for line in found] == ["abc", None]
-    assert found[0]["text"] == "ABC"
-    assert go(two, "out.jsonl", lines=SHOWN)[0].asked == []
-
-
-def test_prompts_are_added_to_a_finished_file(go, two, tmp_path):
     go(two, "out.jsonl")
-    fake, _ = go(two, "out.jsonl", lines=SHOWN)
-    assert fake.asked == []
-    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["prompt"] == "abc"
+    for _ in range(2):
+        assert go(two, "out.jsonl", lines=SHOWN)[0].asked == []
+        found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+        assert [line.get("prompt") for line in found] == ["abc", None]
+        assert found[0]["text"] == "ABC"
 
 
 @pytest.mark.parametrize("out", ["out.csv", "out/"])

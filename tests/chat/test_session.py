@@ -53,13 +53,6 @@ def test_regen_and_undo():
     assert model.asked[2].prompt == model.prompt([{"role": "user", "content": "new"}])
 
 
-def test_regen_of_greedy_answers_says_so():
-    settings = ChatSettings(stats="off", temperature=0.0)
-    _, text = session(FakeModel(["one"]), "hi\n/regen\n", settings)
-    said = "temperature is 0, so the answer stays the same; /set temp 0.8 varies it"
-    assert text == f"one\n{said}\none\n"
-
-
 def test_save_and_load(tmp_path):
     path = tmp_path / "talk.json"
     first = FakeModel(["one", "two"])

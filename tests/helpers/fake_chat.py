@@ -18,7 +18,7 @@ from pyspec.sampling.options import Sampling, SuggestedSampling
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.display import Screen
 from pyspec.text.messages import Message
-from pyspec.text.parts import AnswerPart, Piece, Source, Token
+from pyspec.text.parts import AnswerPart, Piece, Source, Token, common_prefix
 
 DEFAULTS, QUIET = ChatSettings(), ChatSettings(stats="off")
 
@@ -79,7 +79,7 @@ class FakeModel:
         self.asked.append(ask)
         self.cancelled = False
         prompt = list(prompt)
-        kept = self._shared(prompt)
+        kept = common_prefix(prompt, self.held)
         words = self.answers[(len(self.asked) - 1) % len(self.answers)]
         said: list[Token] = []
         try:
@@ -104,12 +104,6 @@ class FakeModel:
         finally:
             self.held = prompt + [token.id for token in said]
             self.stats = self._stats(ask, said, kept)
-
-    def _shared(self, prompt: list[int]) -> int:
-        same = 0
-        while same < min(len(prompt), len(self.held)) and prompt[same] == self.held[same]:
-            same += 1
-        return same
 
     def _stats(self, ask: Asked, said: list[Token], kept: int) -> dict[str, Any]:
         taken = sum(token.source is not Source.TARGET for token in said)

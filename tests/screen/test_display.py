@@ -211,32 +211,23 @@ def test_tokens_cannot_drive_the_terminal():
     assert "\x9b" not in text.getvalue()
 
 
-def painted(words, shown, *, colour=False):
+def painted(words, shown):
     data = [word.encode() for word, _ in words]
-    paint = TokenPaint(data.__getitem__, colour=colour)
+    paint = TokenPaint(data.__getitem__)
     paint.take([token(i, source) for i, (_, source) in enumerate(words)])
-    parts = [part for text in shown for part in paint(text)]
-    return [*parts, (paint.finish(), "")]
+    return [part for text in shown for part in paint(text)]
 
 
 def test_an_answer_is_coloured_as_it_comes():
     words = [("The", Source.TARGET), (" cat", Source.ACCEPTED), (" sat", Source.RELAXED)]
-    assert painted(words, ["The c", "at sat"], colour=True) == [
-        ("The", ""), (" c", "green"), ("at", "green"), (" sat", "bold yellow"), ("", ""),
+    assert painted(words, ["The c", "at sat"]) == [
+        ("The", ""), (" c", "green"), ("at", "green"), (" sat", "bold yellow"),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("shown", [["The cat sat on"], ["The c", "at s", "at on"]])
-def test_without_colour_drafted_parts_stand_in_frames_and_the_last_is_closed(shown):
-    drafted = [(" cat", Source.ACCEPTED), (" sat", Source.ACCEPTED)]
-    words = [("The", Source.TARGET), *drafted, (" on", Source.RELAXED)]
-    text = "".join(part for part, _ in painted(words, shown))
-    assert text == "The[ cat sat]{ on}"
 
 
 def test_lines_that_are_broken_keep_their_colours():
     words = [("one", Source.ACCEPTED), ("  two", Source.TARGET), (" three", Source.ACCEPTED)]
-    parts = painted(words, ["one\ntwo\nthree"], colour=True)
+    parts = painted(words, ["one\ntwo\nthree"])
     colours = {char: style for text, style in parts for char in text if not char.isspace()}
     assert (colours["n"], colours["w"], colours["h"]) == ("green", "", "green")
 
@@ -245,7 +236,7 @@ def test_lines_that_are_broken_keep_their_colours():
 def test_painting_loses_nothing(words):
     text = safe("".join(word for word, _ in words).encode("utf-8", "replace").decode())
     words = [(word.encode("utf-8", "replace").decode(), source) for word, source in words]
-    assert "".join(part for part, _ in painted(words, [text], colour=True)) == text
+    assert "".join(part for part, _ in painted(words, [text])) == text
 
 
 def test_the_legend_counts_sources_and_names_what_was_preferred():
@@ -253,18 +244,10 @@ def test_the_legend_counts_sources_and_names_what_was_preferred():
     tokens = [token(0), *(token(1, Source.ACCEPTED) for _ in range(2)), token(2, Source.RELAXED)]
     print_legend(shown.out, tokens, lambda number: b"abcd"[number : number + 1])
     assert text.getvalue() == (
-        "\ntarget: 1 token, the model's own; [accepted]: 2 tokens, drafted and right; "
-        "{relaxed}: 1 token, drafted and close\n"
+        "\ntarget: 1 token, the model's own; accepted: 2 tokens, drafted and right; "
+        "relaxed: 1 token, drafted and close\n"
         "(1) 'c', the target preferred '' by 0.500 nats\n"
     )
-
-
-def test_an_answer_that_is_painted_is_whole_and_closed():
-    shown, text = screen()
-    with shown.replying(tokens=lambda number: b"ab"[number : number + 1]) as write:
-        write(Piece((token(0, Source.ACCEPTED),)))
-        write(Piece((token(1, Source.ACCEPTED),), parts=[AnswerPart("content", "ab")]))
-    assert text.getvalue() == "[ab]\n"
 
 
 @pytest.fixture(params=[{"force_terminal": True}, {"force_jupyter": True}, {}])
