@@ -15,8 +15,6 @@ from pathlib import Path
 from pyspec.chat import dialogue, log_folder
 from pyspec.chat.settings import (
     FIELDS,
-    ChatSettings,
-    apply,
     changed,
     own_name,
     range_of,
@@ -127,7 +125,7 @@ def _save(chat: Chat, argument: str) -> None:
         chat.file and chat.file.exists() and path.samefile(chat.file)
     ):
         raise InputError(f"{path} exists", "name another file")
-    dialogue.save(path, chat.conversation, values(chat.settings), chat.model.target())
+    dialogue.save(path, chat.conversation, chat.model.target())
     chat.file = path
     chat.screen.note(f"saved {counted(len(chat.conversation.exchanges), 'exchange')} to {path}")
 
@@ -137,13 +135,7 @@ def _load(chat: Chat, argument: str, called: str = "") -> None:
     path = _file(argument)
     saved = dialogue.load(path)
     conversation = dialogue.restore(saved)
-    chat.settings, refused = apply(chat.settings, saved.settings)
-    usual = values(ChatSettings())
-    named = {own_name(name): value for name, value in saved.settings.items()}
-    chat.set_by_user |= {name for name, value in named.items() if usual.get(name) != value}
     chat.conversation, chat.pending, chat.file = conversation, "", path
-    for sentence in refused:
-        chat.screen.note(f"setting not loaded: {sentence}")
     if note := dialogue.held_with(saved, chat.model.target().name):
         chat.screen.note(note)
     loaded = counted(len(conversation.exchanges), "exchange")
@@ -270,7 +262,7 @@ COMMANDS = (
     Command("regen", lambda chat, _: chat.regen(), "answer the last question again"),
     Command("continue", lambda chat, _: chat.go_on(), "go on with an answer that was cut"),
     Command("undo", _undo, "remove the last question and its answer"),
-    Command("save", _save, "save conversation and settings", "FILE", takes_file=True),
+    Command("save", _save, "save the conversation", "FILE", takes_file=True),
     Command("load", _load, "continue a saved conversation", "FILE", takes_file=True),
     Command("chats", _chats, "list earlier chats, or open one of them", "[N]"),
     Command("forget", _forget, "delete what is kept of this chat, or of all", "[all]", ("all",)),

@@ -142,24 +142,21 @@ class SavedModel(msgspec.Struct):
 
 
 class SavedChat(msgspec.Struct):
-    """The content of a file. settings: names and values as in `/set`."""
+    """The content of a file."""
 
     kind: Literal["pyspec-chat"]
     format: Literal[1]
     pyspec: str
     model: SavedModel
-    settings: dict[str, str]
     messages: list[SavedMessage]
 
 
-def save(
-    path: Path, conversation: Conversation, settings: dict[str, str], model: SavedModel
-) -> None:
+def save(path: Path, conversation: Conversation, model: SavedModel) -> None:
     """Write a conversation for its owner alone. Raises InputError if that fails."""
     from pyspec._version import __version__  # noqa: PLC0415 - found when asked for
 
     turns = _messages(conversation)
-    saved = SavedChat("pyspec-chat", 1, __version__, model, settings, turns)
+    saved = SavedChat("pyspec-chat", 1, __version__, model, turns)
     data = msgspec.json.format(msgspec.json.encode(saved), indent=1)
     try:
         write_whole(path, [data, b"\n"])

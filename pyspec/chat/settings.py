@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from difflib import get_close_matches
@@ -26,7 +26,7 @@ from pyspec.sampling.options import (
 from pyspec.sampling.verification import Margin, Strict, Verification
 
 SILENT, BRIEF, FULL = "off", "brief", "on"  # how many statistics to print after an answer
-_OTHER_NAMES = {"temp": "temperature"}  # by names of options, which earlier chats have, too
+_OTHER_NAMES = {"temp": "temperature"}  # by names of options
 
 
 class Kind(NamedTuple):
@@ -183,14 +183,3 @@ def _text(value: Any, none: str) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def apply(settings: ChatSettings, saved: Mapping[str, str]) -> tuple[ChatSettings, list[str]]:
-    """Return `settings` with saved values, and a sentence for each value that was refused."""
-    refused = []
-    for name, value in saved.items():
-        try:
-            settings = changed(settings, name, value)
-        except OptionError as error:
-            refused.append(error.message)
-    return settings, refused

@@ -22,7 +22,7 @@ from pyspec.chat.dialogue import (
     unended,
     why_cut,
 )
-from pyspec.chat.settings import FULL, SILENT, ChatSettings, values
+from pyspec.chat.settings import FULL, SILENT, ChatSettings
 from pyspec.engine.handle import Role
 from pyspec.engine.kept import MIN_TOKENS, ParkedTexts, PromptCache, room_for_parked
 from pyspec.engine.options import AnswerOptions, Speculation
@@ -223,7 +223,7 @@ class Chat:
         if self.log is None or not self.conversation.exchanges:
             return
         try:
-            dialogue.save(self.log, self.conversation, values(self.settings), self.model.target())
+            dialogue.save(self.log, self.conversation, self.model.target())
             self.kept = True
         except PyspecError as error:
             self.log = None

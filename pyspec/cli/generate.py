@@ -296,7 +296,7 @@ def _keep(
     if path is None:
         return
     try:
-        save(path, conversation, {}, model.target())
+        save(path, conversation, model.target())
     except PyspecError as error:
         tell(f"the answer is not logged: {error}", err=True)
 

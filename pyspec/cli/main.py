@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import sys
@@ -34,7 +33,6 @@ _MODULES = {
 }  # of commands without their own
 
 _COMPLETE = "_PYSPEC_COMPLETE"
-_UTF8 = ("utf-8", "utf8", "utf_8")
 _OF_WRITING = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", None))
 
 
@@ -145,16 +143,6 @@ def open_closed() -> None:
             setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - lives as long as the process
 
 
-def speak_utf8() -> None:
-    """Write UTF-8 to files and pipes in any locale. On a terminal without UTF-8, replace what it cannot show."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in _UTF8:
-            if stream.isatty():
-                stream.reconfigure(errors="replace")
-            else:
-                stream.reconfigure(encoding="utf-8", errors=stream.errors)
-
-
 def silence(*fds: int) -> None:
     """Redirect descriptors to the null device, so that Python does not write to them again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -204,7 +192,6 @@ def refusal(error: click.ClickException) -> str:
 def main(args: list[str] | None = None, command: click.Command = cli, name: str = "pyspec") -> None:
     """Run a command line; every expected error is one sentence and an exit code."""
     open_closed()
-    speak_utf8()
     guard_log()
     if _COMPLETE in os.environ:
         from click.shell_completion import shell_complete  # noqa: PLC0415 - only for shells

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import logging
 import os
 import re
 from collections import deque
@@ -203,22 +202,6 @@ def _cells(gap: str, column: int) -> int:
     return at - column
 
 
-@contextmanager
-def _held_back() -> Iterator[list[str]]:
-    """Collect log messages, so that none appears in the middle of an answer."""
-    messages: list[str] = []
-    log, holder = logging.getLogger("pyspec"), logging.Handler(logging.WARNING)
-    holder.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    before = log.propagate
-    log.addHandler(holder)
-    log.propagate = False
-    try:
-        yield messages
-    finally:
-        log.removeHandler(holder)
-        log.propagate = before
-
-
 class Screen:
     """Where the chat writes: answers and results of commands to `out`, everything else to `err`."""
 
@@ -277,14 +260,11 @@ class Screen:
             reply.write(piece.reasoning if reasoning else "", dim=True)
             reply.write(piece.text, dim=False)
 
-        with _held_back() as warnings:
-            try:
-                yield write
-            finally:
-                self.progress.stop()
-                reply.finish()
-        for warning in warnings:
-            self.note(warning)
+        try:
+            yield write
+        finally:
+            self.progress.stop()
+            reply.finish()
 
 
 class _Reply:

@@ -51,7 +51,8 @@ def _against(block: Mapping[str, Any]) -> str:
         hard, cheap = "this text is hard to predict", "checking them hardly pays off here"
         off = f"drafts off: {cheap if _right(block) else hard}"
     if factor <= 1 - SAME:
-        why = off or _slowed_by(block, factor)
+        slow = "drafts take too long here"
+        why = off or (slow if _right(block) else "too many drafts were wrong")
         return f", slower than plain decoding ({factor:.2f} times; {why})"
     if factor < 1 + SAME:
         return f" ({off})" if off else ", as fast as plain decoding"
@@ -69,16 +70,6 @@ def _undrafted(block: Mapping[str, Any]) -> str:
 def _right(block: Mapping[str, Any]) -> bool:
     """Whether most checked tokens were accepted."""
     return bool(block["accepted"] >= _RIGHT * block["verified"])
-
-
-def _slowed_by(block: Mapping[str, Any], factor: float) -> str:
-    """Why drafts made an answer slower: they were wrong, or else what took most of the time that was lost."""
-    if not _right(block):
-        return "too many drafts were wrong"
-    times = block.get("timings", {})
-    lost = (1 - factor) * (times.get("total_ms", 0.0) - times.get("prefill_ms", 0.0))
-    drafting = times.get("draft_ms", 0.0) + times.get("companion_ms", 0.0)
-    return f"{'drafting' if 2 * drafting > lost > 0 else 'checking'} takes too long here"
 
 
 def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:

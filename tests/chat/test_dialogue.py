@@ -118,7 +118,7 @@ TALK = Conversation("be kind", [ANSWERED])
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "talk.json"
-    dialogue.save(path, TALK, {"top_k": "7"}, MODEL.target())
+    dialogue.save(path, TALK, MODEL.target())
     return path
 
 
@@ -130,12 +130,12 @@ def edited(path, change):
 
 
 def test_round_trip(saved):
-    """Messages, seed and settings come back; tokens, which earlier versions wrote too, stay out of prompts."""
+    """Messages and seed come back; tokens, which earlier versions wrote too, stay out of prompts."""
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
     read = dialogue.load(edited(saved, {"tokens": [[2, 0, 0.0, 2]]}))
     assert dialogue.restore(read) == TALK
-    assert (read.settings, read.model.name) == ({"top_k": "7"}, "fake")
-    dialogue.save(saved, Conversation(), {}, MODEL.target())
+    assert read.model.name == "fake"
+    dialogue.save(saved, Conversation(), MODEL.target())
     assert dialogue.load(saved).messages == []
 
 
@@ -147,7 +147,7 @@ def test_a_failed_write_leaves_the_old_file(saved, monkeypatch):
     before = saved.read_bytes()
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(InputError, match="No space left"):
-        dialogue.save(saved, Conversation(), {}, MODEL.target())
+        dialogue.save(saved, Conversation(), MODEL.target())
     assert saved.read_bytes() == before
     assert list(saved.parent.iterdir()) == [saved]
 
@@ -191,13 +191,13 @@ def test_names_that_cannot_be_are_one_sentence(name, tmp_path):
     """They ended the chat; a longest name has room for no temporary name beside it."""
     path, longest = tmp_path / name, tmp_path / ("y" * 255)
     for act in (
-        lambda: dialogue.save(path, TALK, {}, MODEL.target()),
+        lambda: dialogue.save(path, TALK, MODEL.target()),
         lambda: dialogue.load(path),
         lambda: read_text(path, dialogue.MAX_TEXT),
     ):  # fmt: skip
         with pytest.raises(InputError):
             act()
-    dialogue.save(longest, TALK, {}, MODEL.target())
+    dialogue.save(longest, TALK, MODEL.target())
     assert dialogue.is_there(longest)
 
 

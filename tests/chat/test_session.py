@@ -56,13 +56,12 @@ def test_regen_and_undo():
 def test_save_and_load(tmp_path):
     path = tmp_path / "talk.json"
     first = FakeModel(["one", "two"])
-    session(first, f"/system be kind\n/set top_k 7\nhi\n/save {path}\nand?\n")
+    session(first, f"/system be kind\nhi\n/save {path}\nand?\n")
     second = FakeModel(["two"])
     code, text = session(second, f"/load {path}\nand?\n")
     loaded = f"loaded 1 exchange from {path}\n>>> hi\none\n"
     assert (code, text) == (0, f"{loaded}two\n")
     assert second.asked[0].prompt == first.asked[1].prompt
-    assert second.asked[0].sampling.top_k == 7
     _, text = session(FakeModel(["two"], name="other"), f"/load {path}\n")
     assert text == f"this conversation was held with fake, not with other\n{loaded}"
 

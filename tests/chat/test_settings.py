@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.chat.settings import FIELDS, ChatSettings, apply, changed, values
+from pyspec.chat.settings import FIELDS, ChatSettings, changed, values
 from pyspec.errors import OptionError
 from pyspec.sampling.verification import Margin, Strict
 
@@ -69,13 +69,3 @@ def test_unknown_names_are_answered_with_the_nearest():
 def test_margin_is_kept_while_strict():
     settings = changed(changed(ChatSettings(), "theta", "0.8"), "verify", "strict")
     assert changed(settings, "verify", "margin").rule == Margin(theta=0.8)
-
-
-def test_saved_settings_that_cannot_be_used_are_left_out():
-    """A file of another version costs no more than its strange settings."""
-    settings, refused = apply(ChatSettings(), {"temp": "0.5", "mood": "good", "top_k": "many"})
-    assert settings == changed(ChatSettings(), "temp", "0.5")
-    assert refused == [
-        "there is no setting 'mood'",
-        "top_k: many is not a whole number from 0 to 2147483647",
-    ]
