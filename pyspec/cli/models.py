@@ -20,6 +20,7 @@ from pyspec.gguf.reader import SCALARS, STRING, Array, Header
 from pyspec.hub.drafts import (
     BESIDE,
     LARGEST,
+    Candidate,
     candidates,
     drafts_here,
     made_for,
@@ -145,17 +146,10 @@ def pull(name: str, kind: str | None, draft: bool) -> None:
         _pull_chat(chat, draft, find_here(name))
         return
     known = load_manifest().get(name)
-    steps: list[str] = []  # none where it is here already
     with store_progress() as show:
-
-        def step(what: str, done: int, total: int) -> None:
-            steps.append(what)
-            show(what, done, total)
-
-        made = _pulled(name, kind, step)
-    after = f"next: `pyspec chat -m {name}`" if known is not None and known.role == "target" else ""
-    for line in filter(None, ["" if steps else f"{name} is here already", after]):
-        tell(line, err=True)
+        made = _pulled(name, kind, show)
+    if known is not None and known.role == "target":
+        tell(f"next: `pyspec chat -m {name}`", err=True)
     if kind is not None and (record := read_provenance(made)) is not None:
         tell(f"{made.stem}: {record.note}", err=True)
     _echo_path(made)
@@ -330,12 +324,8 @@ EXAMPLES = [
 
 @command(examples=EXAMPLES)
 @click.option(
-    "-m",
-    "--model",
-    metavar="NAME|FILE",
-    shell_complete=model_names,
-    help="The model; if not given, the default one.",
-)
+    "-m", "--model", metavar="NAME|FILE", shell_complete=model_names, help="The model; if not given, the default one.",
+)  # fmt: skip
 @_AS_JSON
 def draft(model: str | None, as_json: bool) -> None:
     """Find drafts for a model: files beside it, models here with the same vocabulary, then known ones to fetch.
@@ -350,7 +340,7 @@ def draft(model: str | None, as_json: bool) -> None:
         rows = _drafts(target)
         auto = _auto(target, rows)
     if as_json:
-        tell(json.dumps(rows, indent=1))
+        tell(msgspec.json.format(msgspec.json.encode(rows, enc_hook=str), indent=1))
         return
     _list(target, rows)
     if unused := unused_heads(target):
@@ -359,60 +349,54 @@ def draft(model: str | None, as_json: bool) -> None:
     tell(f"use: {_command(model, rows, auto)}")
 
 
-def _does(target: Path, auto: dict[str, Any] | None) -> str:
+def _does(target: Path, auto: Candidate | None) -> str:
     if auto is None:
         return "decodes plainly" if why_plain(target) else "uses lookup alone"
-    return f"uses {safe(auto['name'])}{', its own head' if auto['name'] == MTP else ''}"
+    return f"uses {safe(auto.name)}{', its own head' if auto.name == MTP else ''}"
 
 
-def _list(target: Path, rows: list[dict[str, Any]]) -> None:
+def _list(target: Path, rows: list[Candidate]) -> None:
     if not rows:
         unknown = "no draft is known for this model; lookup drafts repeated text without one"
         tell(why_plain(target) or without_drafts(target) or unknown)
         return
     cells = (
         (
-            row["name"], f"{row['size'] / 1e9:.2f}" if row["size"] else "-",
-            f"{100 * row['share']:.0f} %" if row["size"] else "-", row["where"], row["licence"] or "-", row["note"] or "-",
+            row.name, f"{row.size / 1e9:.2f}" if row.size else "-", f"{100 * row.share:.0f} %" if row.size else "-", row.origin,
+            row.licence or "-", row.note or "-",
         )
         for row in rows
     )  # fmt: skip
-    head = ("draft", "GB", "share", "where", "licence", "what")
-    print_listing(head, cells)
+    print_listing(("draft", "GB", "share", "origin", "licence", "what"), cells)
 
 
-def _drafts(target: Path) -> list[dict[str, Any]]:
+def _drafts(target: Path) -> list[Candidate]:
     """List drafts, each file once: the target's own head, then those made for it, then others. Empty if none can work."""
     if why_plain(target):
         return []
     rows = [*own_head(target), *made_for(target)]
     named = {each.name for each in rows}
-    return [
-        {"name": row.name, "where": row.origin, "path": str(row.path) if row.path else None, "size": row.size,
-         "share": round(row.share, 4), "note": row.note, "memory": row.memory, "licence": row.licence}
-        for row in [*rows, *(each for each in candidates(target) if each.name not in named)]
-    ]  # fmt: skip
+    return [*rows, *(each for each in candidates(target) if each.name not in named)]
 
 
-def _auto(target: Path, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _auto(target: Path, rows: list[Candidate]) -> Candidate | None:
     """Return the draft that `auto` tries first."""
-    if not rows or rows[0]["name"] == MTP:
+    if not rows or rows[0].name == MTP:
         return rows[0] if rows else None
-    own = {each.name for each in made_for(target) if each.path}
-    if shipped := [row for row in rows if row["name"] in own]:
+    if shipped := [each for each in made_for(target) if each.path]:
         return shipped[0]
     found = next(drafts_here(target), None)
-    return next((row for row in rows if found and row["path"] == str(found.path)), None)
+    return next((row for row in rows if found and row.path == found.path), None)
 
 
-def _command(model: str | None, rows: list[dict[str, Any]], auto: dict[str, Any] | None) -> str:
+def _command(model: str | None, rows: list[Candidate], auto: Candidate | None) -> str:
     """Return a command to run as it is: with a small local draft, one to fetch, or lookup. Larger drafts hardly pay."""
-    small = [row for row in rows if row["share"] <= LARGEST]
-    best = auto or next((row for row in small if row["path"]), None)
+    small = [row for row in rows if row.share <= LARGEST]
+    best = auto or next((row for row in small if row.path), None)
     if best is None and small:
-        return f"pyspec models pull {shlex.quote(small[0]['name'])}"
+        return f"pyspec models pull {shlex.quote(small[0].name)}"
     chat = "pyspec chat" + (f" -m {shlex.quote(model)}" if model else "")
     if best is None or best is auto:
         return chat
-    name = best["path"] if best["where"] == BESIDE else best["name"]
+    name = str(best.path) if best.origin == BESIDE else best.name
     return f"{chat} --draft {shlex.quote(f'lookup+{name}')}"

@@ -89,14 +89,14 @@ def test_what_was_fetched_is_not_to_fetch(pair, fetchable, tmp_path):
     folder.mkdir(exist_ok=True)
     pair[1].rename(folder / f"owner--small-GGUF--{'f' * 40}--small-Q8_0.gguf")
     (row,) = json.loads(run("target", "--json").stdout)
-    assert (row["name"], row["where"]) == (fetchable.model, "pyspec")
+    assert (row["name"], row["origin"]) == (fetchable.model, "pyspec")
 
 
 @pytest.mark.usefixtures("pair")
 def test_its_own_head_is_what_auto_takes(tmp_path):
     add(tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_heads=1, tokens=tiny.ASCII))
     (row, *_) = json.loads(run("headed", "--json").stdout)
-    assert (row["name"], row["where"], row["note"]) == ("mtp", "in its file", "next-token head")
+    assert (row["name"], row["origin"], row["note"]) == ("mtp", "in its file", "next-token head")
     assert run("headed").stdout.splitlines()[-2:] == [
         "--draft auto, the default, uses mtp, its own head",
         "use: pyspec chat -m headed",
