@@ -4,6 +4,7 @@ import io
 import json
 import random
 import re
+import resource
 import signal
 import time
 from contextlib import ExitStack
@@ -202,6 +203,19 @@ def test_signal_keeps_what_is_done(
     assert "Traceback" not in stderr
     assert not re.search(r"llama_|ggml|graph_compute|decode:", stderr)  # nor llama.cpp's own lines
     assert 10 < (tmp_path / "out.jsonl.journal").read_bytes().count(b"\n") < RECORDS
+    assert pyspec(*many, "-o", "out.jsonl").returncode == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
+
+
+def test_disk_full_ends_with_a_sentence(pyspec, many, undisturbed, tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, resource.RLIM_INFINITY))
+
+    with pyspec.start(*many, "-o", "out.jsonl", before=limit) as full:
+        code, _, stderr = full.ended()
+    assert code == 1
+    assert "records are kept" in stderr
+    assert "Traceback" not in stderr
     assert pyspec(*many, "-o", "out.jsonl").returncode == 0
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
 
