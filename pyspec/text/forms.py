@@ -19,7 +19,6 @@ from itertools import count
 from typing import Any
 
 from pyspec.text.messages import RESULTS
-from pyspec.text.parts import properties_of
 from pyspec.text.veil import unused_digits, written
 
 TemplateInput = dict[str, Any]
@@ -48,27 +47,6 @@ def _with_arguments(inputs: TemplateInput, change: Callable[[Any], Any]) -> Temp
 
 _ROLES = {"developer": "system", "function": "tool"}
 SYSTEM_ROLES = ("system", "developer")  # roles that tell the model what to do
-
-
-def _tools_described(inputs: TemplateInput) -> TemplateInput:
-    """Give functions and arguments that have no description an empty one, for templates that read it unasked."""
-
-    def with_descriptions(function: Mapping[str, Any]) -> dict[str, Any]:
-        described = function.get("parameters")
-        parameters = {
-            **(described if isinstance(described, Mapping) else {}),
-            "properties": {
-                name: {"description": "", **(schema if isinstance(schema, Mapping) else {})}
-                for name, schema in properties_of(described).items()
-            },
-        }
-        return {"description": "", **function, "parameters": parameters}
-
-    tools = [
-        {**tool, "function": with_descriptions(tool["function"])}
-        for tool in inputs.get("tools") or ()
-    ]
-    return {**inputs, "tools": tools} if tools else inputs
 
 
 def _content_in_reasoning(inputs: TemplateInput) -> TemplateInput:
@@ -137,7 +115,7 @@ def _tools_in_words(inputs: TemplateInput) -> TemplateInput:
     messages = [_call_in_words(message) for message in inputs["messages"]]
     if inputs.get("tools"):
         text = tools_text([tool.get("function", tool) for tool in inputs["tools"]])
-        if messages and messages[0]["role"] == "system":
+        if messages and messages[0]["role"] in SYSTEM_ROLES:
             first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
             messages = [first, *messages[1:]]
         else:
@@ -213,12 +191,8 @@ def _json_text(arguments: Any) -> Any:
 
 
 FORMS: Mapping[str, Callable[[TemplateInput], TemplateInput]] = {
-    # missing content is empty text, or empty content beside calls is null
+    # missing content is empty text
     "empty content": partial(_with_messages, change=lambda m: {**m, "content": m["content"] or ""}),
-    "null content": partial(
-        _with_messages,
-        change=lambda m: {**m, "content": m["content"] or None} if m.get("tool_calls") else m,
-    ),
     # arguments of calls are JSON text, or an object where they are none
     "text arguments": partial(_with_arguments, change=_json_text),
     "object arguments": partial(
@@ -232,12 +206,8 @@ FORMS: Mapping[str, Callable[[TemplateInput], TemplateInput]] = {
     "content before calls": _content_before_calls,
     "calls apart": _calls_apart,
     "content parts": partial(_with_messages, change=_content_parts),
-    # for templates that expect tools, and for SmolLM3's, which reads `xml_tools`
+    # for templates that expect tools
     "empty tools": lambda inputs: inputs if inputs.get("tools") else {**inputs, "tools": []},
-    "xml tools": lambda inputs: (
-        {**inputs, "xml_tools": inputs["tools"]} if inputs.get("tools") else inputs
-    ),
-    "described tools": _tools_described,
     "system in user": _system_in_user,
     "tools in words": _tools_in_words,
     "late system": _late_system,
@@ -260,18 +230,9 @@ _TURNS: Sequence[tuple[str, ...]] = (
 _NOTATIONS: Sequence[tuple[str, ...]] = (
     (),
     *((name,) for name in FORMS if not any(name in turns for turns in _TURNS)),
-    ("empty content", "text arguments"),
-    ("null content", "text arguments"),
-    ("content before calls", "null content"),
     ("content before calls", "calls apart"),
-    ("xml tools", "empty content", "text arguments"),
-    ("xml tools", "null content", "text arguments"),
-    ("old roles", "system in user"),
-    ("empty tools", "system in user"),
     ("tools in words", "system in user"),
-    ("old roles", "tools in words"),
-    ("old roles", "tools in words", "system in user"),
-    ("empty tools", "old roles", "tools in words"),
+    ("tools in words", "empty tools"),
 )
 
 CHOICES = tuple((*notation, *turns) for notation in _NOTATIONS for turns in _TURNS)
