@@ -443,7 +443,4 @@ def allowed(engine: Engine, run: Run, n: int) -> int:
     """Return how many of the first n drafted tokens of a run its grammar allows."""
     if run.guide is None or n == 0:
         return n
-    tokens = ffi.unpack(engine.drafted(run.seq).token, n)
-    n = run.guide.allows(tokens)
-    run.guide.foresee(tokens[:n])
-    return n
+    return run.guide.allows(ffi.unpack(engine.drafted(run.seq).token, n))

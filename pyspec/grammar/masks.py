@@ -1,18 +1,14 @@
 """Token masks: which tokens may come next in an answer that follows a `Constraint`.
 
-A grammar is untrusted, so its size, depth and the work for one mask are bounded. Masks take some hundredths of a millisecond;
-the next one of a grammar that needs longer is computed while the target decodes.
+A grammar is untrusted, so its size, depth and the work for one mask are bounded. Masks of most take some hundredths of a
+millisecond.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
-import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cache
 from time import perf_counter
 from typing import Any
 
@@ -36,12 +32,6 @@ _KEPT = 32
 log = logging.getLogger("pyspec")
 
 SIMPLER = "make the grammar or the schema simpler"
-
-
-@cache
-def _ahead(_process: int) -> ThreadPoolExecutor:
-    """The threads of a process that compute masks: a fork has none of those that its parent had."""
-    return ThreadPoolExecutor(2, "pyspec-masks")
 
 
 def _matcher(vocabulary: ByteVocabulary, grammar: str) -> LLMatcher:
@@ -94,16 +84,6 @@ def check_constraint(constraint: Constraint, llama: Any) -> None:
     _chosen(ByteVocabulary.of(llama), constraint)
 
 
-@dataclass
-class _Foreseen:
-    """Masks that another thread computes for tokens that may come."""
-
-    tokens: list[int]
-    masks: Future[tuple[list[npt.NDArray[np.bool_]], float]]
-    """The masks before each of the tokens and after the last, and the mean seconds of one."""
-    at: int = 0  # how many of the tokens have come
-
-
 class Masks:
     """The masks of one answer."""
 
@@ -112,9 +92,8 @@ class Masks:
         self._matcher = _chosen(self._vocabulary, constraint)
         self._trigger, self._tail = constraint.trigger.encode(), b""
         self._skeleton = Skeleton(self._vocabulary, llama.tokenize)
-        self._foreseen: _Foreseen | None = None
         self._due: list[int] | None = None
-        self._slow = False
+        self._slow = False  # whether a mask takes so long that only what is forced is foretold
         self.error = ""  # why there are no more masks; empty while there are
 
     @property
@@ -136,13 +115,6 @@ class Masks:
         self._due = self._due[1:] if self._due and self._due[0] == token else None
         if not self._matcher.consume_token(self._vocabulary.read(token)):
             self._fail(_reason(self._matcher))
-            return
-        known = self._foreseen
-        if known is not None and known.tokens[known.at : known.at + 1] == [token]:
-            known.at += 1
-        else:
-            self._foreseen = None
-            self.foresee(())
 
     def _wait_for_trigger(self, matcher: LLMatcher, token: int) -> None:
         """Look for the trigger. If the language does not have the text behind it, the search goes on."""
@@ -182,16 +154,17 @@ class Masks:
 
     def permitted(self) -> npt.NDArray[np.bool_] | None:
         """Return which tokens the grammar has next, as [n_vocab] booleans; None for all."""
-        matcher, known = self._applied, self._foreseen
+        matcher = self._applied
         if matcher is None:
             return None
-        if known is None:
-            masks, pace = _along(self._vocabulary, matcher)
-            allowed = masks[0]
-        else:
-            masks, pace = known.masks.result()
-            allowed = masks[known.at]
-        self._slow = pace > _SLOW_S
+        start = perf_counter()
+        allowed = self._vocabulary.allowed(matcher.compute_bitmask())
+        if matcher.is_error():
+            allowed[:] = False
+        elif not matcher.is_accepting():
+            # any-token expressions of llguidance hold ends, which it then refuses
+            allowed[self._vocabulary.ends] = False
+        self._slow = perf_counter() - start > _SLOW_S
         if not allowed.any():
             reason = _reason(matcher) if matcher.is_error() else "it allows no token here"
             self._fail(reason)
@@ -213,38 +186,8 @@ class Masks:
             return len(tokens)
         return self._applied.validate_tokens([self._vocabulary.read(token) for token in tokens])
 
-    def foresee(self, tokens: Sequence[int]) -> None:
-        """Compute the masks before each of these tokens, and after them, in another thread if they take long."""
-        if self._applied is not None and self._slow:
-            copy = self._applied.deep_copy()
-            found = _ahead(os.getpid()).submit(_along, self._vocabulary, copy, list(tokens))
-            self._foreseen = _Foreseen(list(tokens), found)
-
     def _fail(self, why: str) -> None:
         self.error = f"the grammar cannot be followed: {why}"
-
-
-def _allowed(vocabulary: ByteVocabulary, matcher: LLMatcher) -> npt.NDArray[np.bool_]:
-    """Return which tokens may come next; none where the matcher has failed."""
-    allowed = vocabulary.allowed(matcher.compute_bitmask())
-    if matcher.is_error():
-        allowed[:] = False
-    elif not matcher.is_accepting():
-        # any-token expressions of llguidance hold ends, which it then refuses
-        allowed[vocabulary.ends] = False
-    return allowed
-
-
-def _along(
-    vocabulary: ByteVocabulary, matcher: LLMatcher, tokens: Sequence[int] = ()
-) -> tuple[list[npt.NDArray[np.bool_]], float]:
-    """Return the masks before each token and after the last, and the mean seconds of each."""
-    start = perf_counter()
-    masks = [_allowed(vocabulary, matcher)]
-    for token in tokens:
-        matcher.consume_token(vocabulary.read(token))
-        masks.append(_allowed(vocabulary, matcher))
-    return masks, (perf_counter() - start) / len(masks)
 
 
 class SamplerHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped

@@ -1,8 +1,7 @@
-"""GBNF has the meaning that it has in llama.cpp, and masks are computed while the target decodes."""
+"""GBNF has the meaning that it has in llama.cpp."""
 
 import ctypes
 import json
-import os
 from collections import OrderedDict
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ import llama_cpp
 import numpy as np
 import pytest
 from helpers import tiny
-from helpers.forked import fork
 from helpers.matched import follows
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,17 +129,6 @@ def test_a_token_may_be_named(worded):
 def test_lark_is_known_by_its_first_rule(worded):
     for text in ("start: A\nA: /a+/", 'root ::= "a"+'):
         assert follows(worded, of_grammar(text), worded.tokenize(b"aa", add_bos=False)[-1:] * 2)
-
-
-def test_a_fork_computes_masks_with_threads_of_its_own():
-    """Those of the process that it was made from are not there: it would wait for them for ever."""
-
-    def work(report):
-        os.write(report, str(masks._ahead(os.getpid()).submit(int, "7").result()).encode())
-        os._exit(0)
-
-    assert masks._ahead(os.getpid()).submit(int, "6").result() == 6
-    assert fork(work, 20).said == "7"
 
 
 def test_the_grammar_asked_for_longest_ago_is_forgotten(monkeypatch):
