@@ -46,10 +46,9 @@ class OutputFiles:
         self.run = ""  # hash of the run's identity, once it has begun
         self.signatures = {path: _signature(path) for path in paths}  # as the run begins
         read = {os.path.realpath(source.path) for source in inputs if source.path is not None}
-        for path, signature in self.signatures.items():
-            is_input = os.path.realpath(path) in read
-            if is_input or (signature is not None and _is_model(path)):
-                what = f"{as_text(path)} is {'an input' if is_input else 'a model'} and would be overwritten"
+        for path in self.signatures:
+            if os.path.realpath(path) in read:
+                what = f"{as_text(path)} is an input and would be overwritten"
                 raise InputError(what, "give another -o")
 
     def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
@@ -98,15 +97,6 @@ class OutputFiles:
         """The error for a foreign file at `path`."""
         what = f"{as_text(path)} exists and is not the result of this run{why}"
         return ResumeMismatch(what, "give another -o, use --overwrite, or move it away")
-
-
-def _is_model(path: Path) -> bool:
-    """Whether a file is a GGUF, which this run may be using."""
-    try:
-        with path.open("rb") as file:
-            return file.read(4) == b"GGUF"
-    except OSError:
-        return False
 
 
 def _signature(path: Path) -> object:
@@ -309,11 +299,10 @@ def open_output(
         return TextFiles(Path(out), inputs, reading.per, overwrite=overwrite)
     if out.lower().endswith(".csv"):
         return TableFile(Path(out), inputs, reading, overwrite=overwrite)
-    made = JsonLines(Path(out), inputs, overwrite=overwrite, **lines)  # its errors matter more
     if Path(out).suffix.lower() not in ("", ".jsonl", ".ndjson"):
         hint = "use OUT.jsonl for JSON lines, OUT.csv for a table or DIR/ for text files"
         raise InputError(f"-o {as_text(out)} has no known ending", hint)
-    return made
+    return JsonLines(Path(out), inputs, overwrite=overwrite, **lines)
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------

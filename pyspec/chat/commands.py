@@ -121,7 +121,7 @@ def _beginning(text: str) -> str:
 
 def _save(chat: Chat, argument: str) -> None:
     path = _file(argument)
-    if dialogue.is_there(path) and not (
+    if os.path.lexists(path) and not (
         chat.file and chat.file.exists() and path.samefile(chat.file)
     ):
         raise InputError(f"{path} exists", "name another file")

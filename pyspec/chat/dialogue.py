@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from pyspec.chat import log_folder
 from pyspec.errors import ContextOverflow, InputError
-from pyspec.machine.files import parse, read_named, show, write_whole
+from pyspec.machine.files import parse, read_named, write_whole
 from pyspec.screen.words import counted
 from pyspec.text.messages import Message
 from pyspec.text.parts import Result, Token
@@ -162,19 +162,6 @@ def save(path: Path, conversation: Conversation, model: SavedModel) -> None:
         write_whole(path, [data, b"\n"])
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", "name another file") from error
-
-
-def is_there(path: Path) -> bool:
-    """Whether a name is taken. Raises InputError for an impossible name."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except (OSError, ValueError) as error:  # too long, a NUL byte, an unreadable folder
-        reason = getattr(error, "strerror", None) or error
-        hint = "name another file"
-        raise InputError(f"cannot write {show(str(path), 300)}: {reason}", hint) from None
-    return True
 
 
 def _messages(conversation: Conversation) -> list[SavedMessage]:

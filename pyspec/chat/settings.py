@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, make_dataclass, replace
@@ -20,7 +19,6 @@ from pyspec.sampling.options import (
     Noise,
     SamplerNumbers,
     Sampling,
-    check_breakers,
     numbers,
 )
 from pyspec.sampling.verification import Margin, Strict, Verification
@@ -49,18 +47,6 @@ def _number(kind: type[int | float], low: float, high: float) -> Kind:
     return Kind(takes, parse)
 
 
-def _breakers(text: str) -> tuple[str, ...]:
-    try:
-        words = json.loads(text)
-    except (ValueError, RecursionError):
-        words = None
-    if not isinstance(words, list):
-        hint = f"write it as {_text(DRY_BREAKERS, '')}"
-        raise OptionError(f"{text[:40]} is not a list of texts", hint)
-    check_breakers(words)
-    return tuple(words)
-
-
 def _one_of(*words: str) -> Kind:
     takes = ", ".join(words)
 
@@ -74,7 +60,6 @@ def _one_of(*words: str) -> Kind:
 
 _ON_OFF = _one_of("on", "off")
 _SWITCH = Kind(_ON_OFF.takes, lambda text: _ON_OFF.parse(text) == "on")
-_BREAKERS = Kind("a list of texts, as JSON", _breakers)
 
 
 def _length(text: str) -> str:
@@ -107,7 +92,7 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     # None draws one for each answer
     seed: int | None = _setting(None, _number(int, 0, 2**32 - 1), "random")
     noise: Noise = _setting(NOISES[0], _one_of(*NOISES))
-    dry_sequence_breakers: tuple[str, ...] = _setting(DRY_BREAKERS, _BREAKERS)
+    dry_sequence_breakers: tuple[str, ...] = DRY_BREAKERS  # by its option alone
     max_tokens: int | None = _setting(None, _number(int, 1, 2**31 - 1), "all")
     verify: str = _setting(Strict.name, _one_of(Strict.name, Margin.name))
     theta: float = _setting(Margin.theta, _PROBABILITY)
@@ -132,12 +117,14 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
         return Strict() if self.verify == Strict.name else Margin.of(self)
 
     def sampling(self, seed: int) -> Sampling:
-        known = {each.name for each in fields(Sampling)} & FIELDS.keys()
-        own = {name: getattr(self, name) for name in known}
+        known = {each.name for each in fields(Sampling)}
+        own = {name: value for name, value in vars(self).items() if name in known}
         return Sampling(**own | {"seed": seed})
 
 
-FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}  # the metadata of each setting
+FIELDS = {
+    each.name: each.metadata for each in fields(ChatSettings) if each.metadata
+}  # the metadata of each setting
 
 
 def unknown(name: str) -> OptionError:
@@ -178,8 +165,6 @@ def values(settings: ChatSettings) -> dict[str, str]:
 def _text(value: Any, none: str) -> str:
     if value is None:
         return none
-    if isinstance(value, tuple):
-        return json.dumps(value)
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:.12g}" if isinstance(value, float) else str(value)

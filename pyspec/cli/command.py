@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
 
-from pyspec.errors import InputEncoding
+from pyspec.errors import InputEncoding, OptionError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -149,25 +149,20 @@ class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generi
         return str(value)
 
 
-class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
-    """How many layers go to devices: `auto`, `all` or a number."""
-
-    name = "layers"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
-        """Return the number, -1 for all, or `auto`."""
-        if value in ("auto", "all"):
-            return value if value == "auto" else -1
-        try:
-            number = int(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a number nor `all` or `auto`", param, ctx)
-        if number < -1:
-            self.fail(f"{number} is no number of layers; -1 means all", param, ctx)
-        return number
+def layers(text: str) -> int | str:
+    """How many layers go to devices: `auto`, -1 for `all`, or the number. Raises OptionError."""
+    if text in ("auto", "all"):
+        return text if text == "auto" else -1
+    try:
+        number = int(text)
+    except ValueError:
+        raise OptionError(f"{text} is neither a number nor `all` or `auto`") from None
+    if number < -1:
+        raise OptionError(f"{number} is no number of layers; -1 means all")
+    return number
 
 
-TEXT, LAYERS = _Text(), Layers()
+TEXT = _Text()
 
 
 def model_names(

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
+from pyspec.cli.command import TEXT, layers, model_names, option, tell
 from pyspec.engine.options import Speculation
 from pyspec.errors import OptionError
 from pyspec.machine import AUTO, EXTRA_BUFFERS, parse_devices
@@ -71,7 +71,7 @@ class ModelOptions:
     threads: int | None = option("Machine", "-t", "--threads", metavar="N", type=click.IntRange(min=1),
         help="Threads; if not given, the physical cores that are free.")
     n_gpu_layers: int | str = option("Machine", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),
-        metavar="auto|all|N", type=LAYERS, default=AUTO, help="Layers on devices; auto: as many as fit.")
+        metavar="auto|all|N", type=layers, default=AUTO, help="Layers on devices; auto: as many as fit.")
     devices: tuple[str, ...] = option("Machine", "--device", aliases=("-dev",), metavar="NAME,..",
         type=parse_devices, default=(), show_default=False, help="Devices to use, as `pyspec info` names them.")
     extra_buffers: str = option("Machine", "--extra-buffers", type=click.Choice(EXTRA_BUFFERS), default="auto",
@@ -79,7 +79,7 @@ class ModelOptions:
     rpc: str = option("Machine", "--rpc", metavar="HOST:PORT,..", default="",
         help="llama.cpp's RPC servers, which have no authentication.")
     draft_ngl: int | str | None = option("Machine", "--draft-ngl",
-        aliases=("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), metavar="N", type=LAYERS)
+        aliases=("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), metavar="N", type=layers)
     draft_devices: tuple[str, ...] | None = option("Machine", "--draft-device",
         aliases=("-devd", "--device-draft", "--spec-draft-device"), metavar="NAME,..", type=parse_devices)
     n_cpu_moe: int = option("Machine", "--n-cpu-moe", aliases=("-ncmoe",), metavar="N", type=click.IntRange(0, 512), default=0,

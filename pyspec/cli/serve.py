@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import os
 import socket
@@ -332,10 +331,5 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         # Python's text repeats the address
         reason = (error.strerror or str(error)).partition(" (while ")[0]
-        hint = "--host takes an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all"
-        if error.errno in _OF_PORTS:
-            hint = "give another --port"
+        hint = "give another --port, or a --host of this machine"
         raise OptionError(f"cannot listen on {host} port {port}: {reason}", hint) from None
-
-
-_OF_PORTS = (errno.EADDRINUSE, errno.EACCES)

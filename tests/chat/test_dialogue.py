@@ -198,7 +198,7 @@ def test_names_that_cannot_be_are_one_sentence(name, tmp_path):
         with pytest.raises(InputError):
             act()
     dialogue.save(longest, TALK, MODEL.target())
-    assert dialogue.is_there(longest)
+    assert longest.is_file()
 
 
 def test_read_goes_in_front_of_the_next_message(tmp_path):

@@ -24,7 +24,6 @@ def test_values_are_what_set_takes():
     ("seed", "7", lambda s: s.seed == 7), ("trim", "off", lambda s: not s.trim), ("stats", "on", lambda s: s.stats == "on"),
     ("dry_multiplier", "0.8", lambda s: s.sampling(1).dry),
     ("dry_penalty_last_n", "-1", lambda s: s.sampling(1).dry_penalty_last_n == -1),
-    ("dry_sequence_breakers", '["\\n"]', lambda s: s.sampling(1).dry_sequence_breakers == ("\n",)),
     ("xtc_probability", "0.5", lambda s: s.sampling(1).excluding),
     ("dynatemp_range", "0.5", lambda s: s.sampling(1).dynatemp_range == 0.5),
     ("draft_max", "64", lambda s: s.draft_max == 64), ("length", "fixed:3", lambda s: s.length == "fixed:3"),
@@ -38,7 +37,7 @@ WRONG = {
     "temperature": ["nan", "-1", "inf"], "top_p": ["0"], "top_k": ["1.5"], "max_tokens": ["0", "2147483648"], "seed": ["-1"],
     "theta": ["2"], "gap": ["nan"], "length": ["fixed:x"], "trim": ["yes"], "verify": ["lax"], "confirm": ["17"],
     "stats": ["many"], "draft_max": ["65"], "dry_base": ["0.5"], "dry_penalty_last_n": ["-2"],
-    "dry_sequence_breakers": ["none", "[1]"], "xtc_threshold": ["2"],
+    "xtc_threshold": ["2"],
 }  # fmt: skip
 
 

@@ -103,9 +103,9 @@ def test_an_empty_input_has_failed(pyspec, tmp_path):
 @pytest.mark.parametrize(("arguments", "status", "says"), [
     (["missing.txt", "-o", "o.jsonl"], 2, "missing.txt"),
     (["in.txt"], 2, "--output"),
-    (["in.txt", "-o", "in.txt"], 2, "is an input"),
+    (["in.jsonl", "-o", "in.jsonl"], 2, "is an input"),
     (["in.txt", "-o", "/dev/null"], 2, "not a regular file"),
-    (["in.txt", "-o", "model.gguf", "--overwrite"], 2, "is a model"),
+    (["in.txt", "-o", "model.gguf", "--overwrite"], 2, "no known ending"),
     (["in.txt", "-o", "nowhere/o.jsonl"], 2, "there is no folder nowhere"),
     (["in.txt", "-o", "nowhere/o.csv"], 2, "there is no folder nowhere"),
     (["in.txt", "-o", "o.jsonl", "--parallel", "0"], 2, "--parallel"),
@@ -116,7 +116,7 @@ def test_an_empty_input_has_failed(pyspec, tmp_path):
 ])  # fmt: skip
 @pytest.mark.usefixtures("prompts")
 def test_expected_errors_are_one_sentence(pyspec, tmp_path, arguments, status, says):
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    (tmp_path / "in.jsonl").write_text('{"prompt": "a"}')
     done = pyspec(*arguments)
     assert (done.returncode, done.stdout) == (status, "")
     assert says in done.stderr

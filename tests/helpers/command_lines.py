@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from pyspec.cli.command import LAYERS
+from pyspec.cli.command import layers
 from pyspec.cli.main import cli
 
 CHECKED = (
-    click.Choice, click.IntRange, click.FloatRange, type(LAYERS), type(click.INT), type(click.FLOAT),
+    click.Choice, click.IntRange, click.FloatRange, type(click.INT), type(click.FLOAT),
 )  # fmt: skip
 """Types of options whose values are checked; of others, such as paths, nothing has to exist."""
 
@@ -29,7 +29,7 @@ def read_command(
     for parameter in command.params:
         value = given.get(parameter.name)
         values = value if isinstance(value, (list, tuple)) else [value]
-        if isinstance(parameter.type, CHECKED):
+        if isinstance(parameter.type, CHECKED) or getattr(parameter.type, "func", None) is layers:
             for each in values:
                 if isinstance(each, str) and not each.isupper():  # no place-holder such as SECONDS
                     parameter.type.convert(each, parameter, context)
