@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import socket
 import sys
@@ -124,15 +125,15 @@ class ServerOptions:
         )  # fmt: skip
 
     @property
-    def _log(self) -> Callable[[str], object] | None:
-        """What is called with a line of JSON for each request."""
+    def _log(self) -> Callable[[dict[str, Any]], object] | None:
+        """What writes a line for each request."""
         if self.log_json:
-            return partial(print, flush=True)
+            return lambda entry: tell(json.dumps(entry))
         if self.quiet or not sys.stderr.isatty():
             return None
         from pyspec.serve.access import as_text  # noqa: PLC0415 - brings the server's packages
 
-        return lambda line: tell(as_text(line), err=True)
+        return lambda entry: tell(as_text(entry), err=True)
 
 
 _BACKLOG = 2048  # backlog of connections waiting to be accepted

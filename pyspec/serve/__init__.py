@@ -22,7 +22,7 @@ class ServerSettings:
     max_body: int = MAX_BODY
     hosts: tuple[str, ...] | None = None  # accepted values of the Host header, None for any
     origins: tuple[str, ...] = ()  # of foreign pages that may use the server
-    log: Callable[[str], Any] | None = None  # takes a line of JSON for each request
+    log: Callable[[dict[str, Any]], Any] | None = None  # takes what is recorded of each request
     # seconds of silence before a stream sends a ping: proxies give up after a minute
     ping: float = 15.0
     stall: float = STALL_S  # seconds after which a round of the model counts as hanging

@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 import anyio
-import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -47,9 +46,9 @@ class LengthCheck:
 
 
 class AccessLog:
-    """Passes a line of JSON to `write` at the end of each request."""
+    """Passes what is recorded of each request to `write` at its end."""
 
-    def __init__(self, app: ASGIApp, write: Callable[[str], Any]) -> None:
+    def __init__(self, app: ASGIApp, write: Callable[[dict[str, Any]], Any]) -> None:
         self._app, self._write = app, write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +67,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, metered)
         finally:
-            line = {
+            entry = {
                 "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
                 "request": scope.get(REQUEST_ID),
                 "client": (scope.get("client") or [None])[0],
@@ -79,12 +78,11 @@ class AccessLog:
                 "sent": sent,
                 **facts(scope.get(REQUEST)),
             }
-            self._write(msgspec.json.encode(line).decode())
+            self._write(entry)
 
 
-def as_text(line: str) -> str:
+def as_text(entry: dict[str, Any]) -> str:
     """A line of `AccessLog` for people: method, path, model, tokens, time, and whether the answer was cancelled."""
-    entry = msgspec.json.decode(line)
     path, seconds = safe(entry["path"])[:_LONGEST_PATH], entry["ms"] / 1e3
     words = [f"{entry['time'][11:19]} {entry['method']} {path} {entry['status'] or 'no answer'}"]
     if "prompt_tokens" in entry:

@@ -9,7 +9,7 @@ import struct
 import threading
 
 import pytest
-from helpers.asking import LEAST, begun, body, post, raw, rest, text_of
+from helpers.asking import LEAST, begun, body, post, raw, rest
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.engine.scheduler import Scheduler
@@ -45,25 +45,6 @@ def test_a_round_wakes_the_loop_once(serve, monkeypatch):
     assert woken
     assert not any(woken)
     assert len(woken) <= len(inside)
-
-
-def test_chunks_are_alike_but_for_their_texts(serve):
-    """What is made once for all chunks is what each would say, whatever its text."""
-    server = serve(draft="none")
-    stream = raw(server, body(stream=True, max_tokens=40))
-    text = rest(stream)
-    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith(b"data: {")]
-    first, *chunks, last = events
-    plain = {key: value for key, value in first.items() if key != "choices"}
-    bare = {**first["choices"][0], "delta": {}}
-    said = ""
-    for chunk in chunks:
-        (choice,) = chunk.pop("choices")
-        assert chunk == plain
-        assert (choice["delta"].keys(), {**choice, "delta": {}}) == ({"content"}, bare)
-        said += choice["delta"]["content"]
-    assert said == text_of(post(server, body(max_tokens=40))[1])
-    assert last["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -23,9 +23,6 @@ from pyspec.serve.interface import (
 from pyspec.text.messages import DeltaWriter
 from pyspec.text.parts import Likely, TokenLogprobs, chat_logprobs
 
-_TEXT = {"content"}
-_PLACE = "\0text\0"  # stands for the text in a chunk that is encoded once; no name has a NUL
-
 
 def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
     body = _frame(pending, [_whole(choice) for choice in choices])
@@ -70,42 +67,35 @@ def _frame(
 
 
 class _ChunkWriter:
-    """Writes the chunks of a choice; a chat's first one has the role. Most differ only in their text, and share the rest."""
+    """Writes the chunks of a choice; a chat's first one has the role."""
 
     def __init__(self, choice: Choice) -> None:
         self._choice, pending = choice, choice.pending
         self._is_chat = pending.body.form == CHAT
         self._logprobs = LogprobWriter(pending.body.form, pending.piece)
         self._deltas = DeltaWriter(pending.answers[choice.index].record.custom or ())
-        made = data_event(self._chunk({"content": _PLACE}))
-        self._head, _, self._tail = made.partition(msgspec.json.encode(_PLACE))
-        self._first: dict[str, Any] | None = None
-        if self._is_chat:
-            self._first = self._chunk({"role": "assistant", "content": ""})
+        self._begun = not self._is_chat
 
     def events(self) -> Iterator[bytes]:
         """Take what arrived as events."""
         choice = self._choice
         ended = choice.result is not None
         deltas = self._deltas.write(choice.taken(), ended=ended)
-        if not (deltas or self._bare):
+        if not deltas and (choice.likely or choice.details):
             deltas = [{"content": ""}]
-        if self._first and (deltas or ended):
-            yield data_event(self._first)
-            self._first = None
-        yield from map(self._written, deltas)
+        if not self._begun and (deltas or ended):
+            self._begun = True
+            yield data_event(self._chunk({"role": "assistant", "content": ""}))
+        for delta in deltas:
+            chunk = self._chunk(delta)
+            if choice.likely:
+                chunk["choices"][0]["logprobs"] = self._logprobs.write(choice.likely)
+            if choice.details:
+                chunk["tokens"] = choice.details
+            choice.likely, choice.details = [], []
+            yield data_event(chunk)
         if ended:
             yield data_event(self._last())
-
-    @property
-    def _bare(self) -> bool:
-        """Whether the next chunk has neither log-probabilities nor details."""
-        return not (self._choice.likely or self._choice.details)
-
-    def _written(self, delta: dict[str, Any]) -> bytes:
-        if delta.keys() != _TEXT or not self._bare:
-            return data_event(self._chunk(delta))
-        return self._head + msgspec.json.encode(delta["content"]) + self._tail
 
     def _last(self) -> dict[str, Any]:
         """The chunk with the finish reason."""
@@ -116,17 +106,10 @@ class _ChunkWriter:
         return {**chunk, "speculation": self._choice.block}
 
     def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        """A chunk with this delta, and with the log-probabilities and details that wait."""
         choice = self._choice
         made: dict[str, Any] = {"index": choice.index, "finish_reason": reason, "logprobs": None}
         made |= {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
-        if choice.likely:
-            made["logprobs"] = self._logprobs.write(choice.likely)
-        body = _frame(choice.pending, [made], chunk=True)
-        if choice.details:
-            body["tokens"] = choice.details
-        choice.likely, choice.details = [], []
-        return body
+        return _frame(choice.pending, [made], chunk=True)
 
 
 def _usage(choices: Sequence[Choice]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from pyspec._version import __version__
 from pyspec.batch.run import Batch
 from pyspec.errors import InputError
 from pyspec.gguf.header import facts_of
-from pyspec.machine.files import recall, stamp
 from pyspec.requests.bodies import Body, openai_reason
 from pyspec.requests.records import COMPLETION, Record, RequestFields
 from pyspec.serve.interface import PROMPT_TOO_LONG, Choice, Interface, PendingRequest
@@ -241,6 +240,7 @@ OLLAMA_TEXTS = Interface(
 # -- models ------------------------------------------------------------------------------------------------------------
 
 _FOREVER = "2318-01-01T00:00:00Z"
+_DIGEST = "0" * 64  # files are not hashed here, and ollama's own client shows the first digits
 
 # what clients check before they use newer features: the version of ollama whose API is served, beside our own
 VERSION = {"version": "0.12.6", "pyspec": __version__}
@@ -248,7 +248,7 @@ VERSION = {"version": "0.12.6", "pyspec": __version__}
 
 def entry(name: str, batch: Batch | None) -> dict[str, Any]:
     """A model that requests may name. Of one that is not loaded (None), only the name is known."""
-    known: dict[str, Any] = {"name": name, "model": name, "size": 0, "digest": ""}
+    known: dict[str, Any] = {"name": name, "model": name, "size": 0, "digest": _DIGEST}
     known |= {"modified_at": _moment(0), "details": _details(batch)}
     if batch is None:
         return known
@@ -257,7 +257,6 @@ def entry(name: str, batch: Batch | None) -> dict[str, Any]:
         **known,
         "modified_at": _moment(path.stat().st_mtime),
         "size": batch.facts["size"],
-        "digest": recall("sha256", stamp(path)) or "",
         "expires_at": _FOREVER,
         "size_vram": 0,
         "context_length": batch.facts["n_ctx"],
