@@ -20,14 +20,6 @@ def test_a_text_and_its_tokens(server):
     assert [each["piece"] for each in pieces] == ["h", "i"]
 
 
-@pytest.mark.parametrize(("path", "body"), [
-    ("/tokenize", {}), ("/tokenize", {"content": 5}),
-    ("/detokenize", {"tokens": [10**6]}), ("/detokenize", {}),
-])  # fmt: skip
-def test_what_is_none_is_refused(server, path, body):
-    assert len(ask(server, path, 400, **body)["error"]["message"]) > 10
-
-
 def scores(path, ids):
     options = {"n_threads": 1, "type_k": 0, "type_v": 0, "verbose": False}
     llm = llama_cpp.Llama(str(path), n_ctx=512, logits_all=True, **options)

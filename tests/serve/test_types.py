@@ -123,7 +123,6 @@ INNER = [
     ("/v1/chat/completions", "budget_tokens", {"thinking": {"budget_tokens": True}}),
     ("/v1/chat/completions", "effort", {"reasoning": {"effort": 5}}),
     ("/v1/chat/completions", "schema", {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}}),
-    ("/v1/chat/completions", "logit_bias", {"logit_bias": {"5": True}}),
     ("/infill", "logit_bias", {"logit_bias": [[5, True]]}),
     ("/infill", "filename", {"input_extra": [{"text": "a", "filename": 5}]}),
     ("/v1/messages", "'name'", {"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]}),
