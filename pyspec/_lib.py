@@ -36,7 +36,6 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 __all__ = [
     "LLAMA_CPP_VERSIONS",
-    "STATES_SHOWN",
     "address",
     "check",
     "ffi",
@@ -125,7 +124,7 @@ def _check_layout(library: Any) -> None:
 
 
 _CPP_NAMES = {
-    f"llama_{name}": (f"llama_{name}", f"_Z{len(name) + 6}llama_{name}{itanium}")
+    f"llama_{name}": f"_Z{len(name) + 6}llama_{name}{itanium}"
     for name, itanium in (
         ("set_embeddings_layer_inp", "P13llama_contextjb"),
         ("get_embeddings_layer_inp", "P13llama_contextj"),
@@ -135,42 +134,37 @@ _CPP_NAMES = {
         ("set_nextn_layer_offset", "P13llama_contexti"),
     )
 }
-"""Functions that llama.cpp exports under C++ names, as the Itanium ABI spells them; they may be missing."""
+"""Functions that llama.cpp exports under C++ names, as the Itanium ABI spells them."""
 
 
 def find_function(handle: ctypes.CDLL, name: str) -> Any:
-    """The function `name` of the library; None for an optional one that is missing."""
-    for spelled in _CPP_NAMES.get(name, (name,)):
-        if hasattr(handle, spelled):
-            return getattr(handle, spelled)
-    if name in _CPP_NAMES:
-        return None
-    message = f"pyspec calls {name}, but {handle._name} does not have it"  # noqa: SLF001
-    raise ImportError(message)
+    """The function `name` of the library. Raises ImportError if it has none."""
+    try:
+        return getattr(handle, _CPP_NAMES.get(name, name))
+    except AttributeError:
+        message = f"pyspec calls {name}, but {handle._name} does not have it"  # noqa: SLF001
+        raise ImportError(message) from None
 
 
-def _bind(handle: ctypes.CDLL) -> bool:
-    """Give the extension the address of each llama.cpp function it calls; False if states cannot be read."""
-    complete = True
+def _bind(handle: ctypes.CDLL) -> None:
+    """Give the extension the address of each llama.cpp function it calls."""
     index = 0
     while (spelled := lib.ps_api_name(index)) != ffi.NULL:
         name = ffi.string(spelled).decode()
         function = find_function(handle, name)
-        complete = complete and function is not None
         check(lib.ps_api_bind(index, ffi.cast("void *", address(function))), name)
         index += 1
-    return complete
 
 
-def _connect() -> bool:
+def _connect() -> None:
     built = ffi.string(lib.ps_key()).decode() if hasattr(lib, "ps_key") else ""
     _check_key(interface_key(Path(__file__).parents[1]), built)
     _check_versions(__version__, llama_cpp.__version__)
     _check_layout(_llama)
-    return _bind(_llama._lib)  # noqa: SLF001 (the handle itself: a path could load a second copy)
+    _bind(_llama._lib)  # noqa: SLF001 (the handle itself: a path could load a second copy)
 
 
-STATES_SHOWN = _connect()  # whether it exposes the states that EAGLE-3 drafts and MTP heads read
+_connect()
 _PAUSE_SOFT = 1  # OpenMP's omp_pause_soft
 _PROCESS = os.getpid()  # a fork of it has no workers, and would wait for those of its parent
 

@@ -79,21 +79,6 @@ def test_missing_symbol_is_refused():
     _lib._bind(bound._lib)
 
 
-def test_library_without_states_lacks_nothing_else():
-    """Where the functions with C++ names are missing the rest is bound, and only drafts that need them are refused."""
-    names = [ffi.string(lib.ps_api_name(i)).decode() for i in range(100) if lib.ps_api_name(i)]
-    required = {n: getattr(bound._lib, n) for n in names if n not in _lib._CPP_NAMES}
-    assert len(names) - len(required) == len(_lib._CPP_NAMES) == 6
-    try:
-        assert not _lib._bind(SimpleNamespace(_name="", **required))
-        out = ffi.new("ps_engine **")
-        assert lib.ps_engine_open(1, 1, out) == lib.PS_OK
-        lib.ps_engine_close(out[0])
-    finally:
-        assert _lib._bind(bound._lib)
-    assert _lib.STATES_SHOWN
-
-
 def test_another_llama_cpp_is_refused():
     message = r"pyspec 1.0 works with llama-cpp-python 0\.\d+\.\d+.*, but 0.2.1 is installed"
     with pytest.raises(ImportError, match=message):

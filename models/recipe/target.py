@@ -29,10 +29,8 @@ def _silent(level: int, text: bytes, user: ctypes.c_void_p) -> None:
 
 
 def _states_call(name: str, result: Any, *more: Any) -> Any:
-    """A call of (context, layer, `more`) that shows the states inside the model, which not every llama.cpp has."""
+    """A call of (context, layer, `more`) that shows the states inside the model."""
     call = find_function(lc.llama_cpp._lib, name)  # noqa: SLF001 - there is no other way to it
-    if call is None:
-        raise TrainingError(f"this llama.cpp has no {name}", "leave --layers out")
     call.restype, call.argtypes = result, [ctypes.c_void_p, ctypes.c_uint32, *more]
     return call
 

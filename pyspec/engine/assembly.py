@@ -11,7 +11,7 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec._lib import STATES_SHOWN, address
+from pyspec._lib import address
 from pyspec.draft.lookup import Drafter, ForeignDrafter, LookupDrafter, Memory
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.models import SideModel, SideOptions, longest_draft
@@ -150,11 +150,11 @@ def _named(target: Any, draft: str) -> Parts:
 def _automatic(target: Any, companion: str) -> Iterator[Parts]:
     """Best first: the target's own head, what is made for it, what is here and fits; lookup alone comes last."""
     path = Path(target.model_path)
-    if target.has_head and STATES_SHOWN:
+    if target.has_head:
         yield _found(target, MTP, companion)
     for entry in offers_for(path, "draft"):
         here = cached(entry)
-        if here and (STATES_SHOWN or not kind_of_draft(here)):
+        if here:
             yield _found(target, entry.name, companion)
     for found in drafts_here(path):
         note = f"drafting with {found.name} ({found.origin}); --draft lookup turns it off"
@@ -200,11 +200,6 @@ def states_of(parts: Parts, target: Any) -> States | None:
     """
     if parts.draft is None or not (parts.head or kind_of_draft(parts.draft)):
         return None
-    if not STATES_SHOWN:
-        raise UnsupportedModel(
-            "this build of llama.cpp does not expose the target's states, which EAGLE-3 and MTP heads read",
-            "use another draft",
-        )
     if not parts.head:
         shape = TargetShape(
             target.metadata["general.architecture"],

@@ -232,15 +232,10 @@ def test_on_a_hybrid_target(open_llama, make, tmp_path, arch, layers):
     assert drafted(llm, 6)[0] == drafted(fresh, 6)[0]
 
 
-def test_architectures_without_layers_are_refused(
-    open_llama, make, target, tiny_sliding, monkeypatch
-):
+def test_architectures_without_layers_are_refused(open_llama, make, tiny_sliding):
     """Asked for the layers of a model that does not keep them, llama.cpp would end the process."""
     with pytest.raises(UnsupportedModel, match="gemma3"):
         open_llama(tiny_sliding, draft=make())
-    monkeypatch.setattr("pyspec.engine.assembly.STATES_SHOWN", False)
-    with pytest.raises(UnsupportedModel, match="this build"):
-        open_llama(target, draft=make())
 
 
 def test_a_target_that_is_freed_first_takes_its_engine_off(make, target):
@@ -252,16 +247,14 @@ def test_a_target_that_is_freed_first_takes_its_engine_off(make, target):
     assembly.close()
 
 
-@pytest.mark.parametrize("shown", [True, False])
-def test_auto_takes_it_where_states_are_shown(open_llama, make, target, monkeypatch, shown):
+def test_auto_takes_what_was_made_for_the_target(open_llama, make, target, monkeypatch):
     entry = SimpleNamespace(name=str(make()))
     monkeypatch.setattr("pyspec.engine.assembly.offers_for", lambda *_: [entry])
     monkeypatch.setattr("pyspec.engine.assembly.cached", lambda each: Path(each.name))
     monkeypatch.setattr("pyspec.engine.assembly.drafts_here", lambda _: iter(()))
-    monkeypatch.setattr("pyspec.engine.assembly.STATES_SHOWN", shown)
     llm = open_llama(target, draft="auto")
-    assert llm.assembly.names[0].startswith("lookup+eagle" if shown else "lookup")
-    assert llm.assembly.loop.draft_model is shown
+    assert llm.assembly.names[0].startswith("lookup+eagle")
+    assert llm.assembly.loop.draft_model
 
 
 # -- DFlash and DSpark -------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from models.recipe import target, write
+from models.recipe import write
 from models.recipe.rows import Recording
 from models.recipe.target import Target, best
 from pyspec.errors import TrainingError
@@ -71,12 +71,6 @@ def test_a_second_run_goes_on(tiny_target, tmp_path):
 def test_a_full_disk_is_one_sentence(tiny_target, tmp_path):
     with pytest.raises(TrainingError, match="GB free and the step needs"):
         write.write(tiny_target, tmp_path / "r", [], 1 << 50, write.Options(slots=1), threads=1)
-
-
-def test_a_llama_without_its_states_is_one_sentence(tiny_target, monkeypatch):
-    monkeypatch.setattr(target, "find_function", lambda *_: None)
-    with pytest.raises(TrainingError, match="leave --layers out"):
-        Target(tiny_target, 1, 512, threads=1, layers=(0,))
 
 
 def test_command_names_a_missing_target(prompt_file, tmp_path):
