@@ -341,7 +341,8 @@ def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
         elements = sum(math.prod(t.shape) for t in read_header(source).tensors)
         require_space(work, int(elements * _MAX_BITS[kind] / 8))
         new = work / target.name
-        _quantize(source, new, kind, partial(progress, f"converting {entry.name} to {kind}"))
+        progress(f"converting {entry.name} to {kind}", 0, 0)
+        _quantize(source, new, kind)
         made = ", ".join(f"{n} {name}" for name, n in read_header(new).tensor_types().items())
         note = (
             f"requantised from {entry.file} to {kind} by llama.cpp ({made}); "
@@ -356,17 +357,8 @@ def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
     return target
 
 
-def _quantize(source: Path, out: Path, kind: str, tick: Callable[[int, int], None]) -> None:
-    """Convert one file; call `tick` with the tensors done and the total."""
-
-    def on_line(line: str) -> None:
-        words = line.split()
-        if len(words) == 3 and words[0] == "tensor":
-            tick(int(words[1]), int(words[2]))
-
-    tick(0, 0)
-    threads = str(os.cpu_count() or 1)
-    arguments = [str(source), str(out), str(CONVERSIONS[kind]), threads]
-    outcome = run_child("quantize", arguments, on_line=on_line)
+def _quantize(source: Path, out: Path, kind: str) -> None:
+    arguments = [str(source), str(out), str(CONVERSIONS[kind]), str(os.cpu_count() or 1)]
+    outcome = run_child("quantize", arguments)
     if not outcome.ok:
         raise FetchError(f"{source.name} cannot be converted to {kind}: {outcome.reason[:300]}")

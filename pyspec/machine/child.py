@@ -3,8 +3,7 @@
     child.py trial PATH ADDRESS_SPACE_BYTES LOADING_JSON    load a GGUF as the run will, with every check llama.cpp has
     child.py quantize SOURCE OUT FTYPE THREADS              convert a GGUF with llama.cpp's quantiser
 
-The child runs this file by its path, so it imports no pyspec. It ends with one line, a JSON object {"ok", "error"}. Before it,
-`quantize` prints `tensor I N` for each tensor.
+The child runs this file by its path, so it imports no pyspec. It ends with one line, a JSON object {"ok", "error"}.
 """
 
 from __future__ import annotations
@@ -14,20 +13,16 @@ import ctypes
 import json
 import math
 import os
-import re
 import resource
-import select
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, util
 from pathlib import Path
-from time import monotonic
 from types import ModuleType
-from typing import IO, Any
+from typing import Any
 
 # -- the parent's side -------------------------------------------------------------------------------------------------
 
@@ -83,64 +78,42 @@ def run_child(
     arguments: Sequence[str],
     *,
     timeout: float | None = None,
-    on_line: Callable[[str], None] | None = None,
     gpu: bool = False,
     script: Path | None = None,
 ) -> ChildExit:
     """Run a task of `child.py`, or of another script, whose last line of output is `{"ok": bool, "error": str}`.
 
-    Earlier lines go to `on_line`. The child is killed after `timeout` seconds and when the caller
-    is interrupted; it sees no GPU unless `gpu`.
+    The child is killed after `timeout` seconds and when the caller is interrupted; it sees no GPU unless `gpu`.
     """
-    deadline = None if timeout is None else monotonic() + timeout
     path = json.dumps([p or str(Path.cwd()) for p in sys.path])
     command = [sys.executable, "-c", _START, path, str(script or _SCRIPT), task, *arguments]
-    pipe, env = subprocess.PIPE, {**os.environ, **_ENV, **({} if gpu else _NO_GPU)}
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, env=env) as child,
-    ):
-        try:
-            last = _read_lines(child.stdout, deadline, on_line)
-            status = child.wait(_left(deadline))
-        except (TimeoutError, subprocess.TimeoutExpired):
-            return ChildExit("", timed_out=True, seconds=timeout or 0)
-        finally:
-            child.kill()  # no effect if it has ended
-            child.wait()
-        errors.seek(0)
-        return _outcome(status, last, errors.read()[-2000:])
+    env = {**os.environ, **_ENV, **({} if gpu else _NO_GPU)}
+    stdin, kept_open = os.pipe()
+    try:
+        done = subprocess.run(
+            command, stdin=stdin, capture_output=True, env=env, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return ChildExit("", timed_out=True, seconds=timeout or 0)
+    finally:
+        os.close(stdin)
+        os.close(kept_open)
+    return _outcome(done.returncode, done.stdout, done.stderr)
 
 
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - monotonic())
-
-
-def _read_lines(
-    pipe: IO[bytes] | None, deadline: float | None, on_line: Callable[[str], None] | None
-) -> str:
-    """Return the last line, which `on_line` does not get. Raises TimeoutError. A thread for it might find no memory to begin."""
-    last, rest = "", b""
-    while pipe is not None and select.select([pipe], [], [], _left(deadline))[0]:
-        if not (part := os.read(pipe.fileno(), 65536)):
-            return last
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            if last and on_line is not None:
-                on_line(last)
-            last = line.decode("utf-8", "replace").rstrip()
-    raise TimeoutError
-
-
-def _outcome(status: int, last: str, errors: bytes) -> ChildExit:
+def _outcome(status: int, output: bytes, errors: bytes) -> ChildExit:
     if status < 0:
         return ChildExit("", signal=-status)
     with contextlib.suppress(ValueError, RecursionError):
-        report = json.loads(last)
+        report = json.loads(_last_line(output))
         if isinstance(report, dict) and status == 0:
             return ChildExit("" if report.get("ok") is True else str(report.get("error", "failed")))
-    tail = errors.decode("utf-8", "replace").strip().splitlines()
-    return ChildExit(tail[-1] if tail else f"the child ended with status {status} and no report")
+    said = _last_line(errors[-2000:])
+    return ChildExit(said or f"the child ended with status {status} and no report")
+
+
+def _last_line(output: bytes) -> str:
+    return output.decode("utf-8", "replace").strip().rpartition("\n")[2]
 
 
 # -- the child's side --------------------------------------------------------------------------------------------------
@@ -156,15 +129,13 @@ def bindings() -> ModuleType:
     return import_module("llama_cpp.llama_cpp")
 
 
-def errors_of(lc: ModuleType, on_line: Callable[[str], None] = lambda _line: None) -> list[str]:
-    """Send llama.cpp's log lines to `on_line`, and return a list that collects the errors among them."""
+def errors_of(lc: ModuleType) -> list[str]:
+    """Return a list that collects the errors of llama.cpp's log, of which nothing else is kept."""
     errors: list[str] = []
 
     def log(level: int, text: bytes, _data: object) -> None:
-        line = text.decode("utf-8", "replace").strip()
-        on_line(line)
         if level == 4:
-            errors.append(line)
+            errors.append(text.decode("utf-8", "replace").strip())
 
     callback = lc.llama_log_callback(log)
     KEPT.append(callback)
@@ -400,17 +371,10 @@ def run_trial(path: str, address_space: str, loading: str) -> None:
 
 # -- conversions -------------------------------------------------------------------------------------------------------
 
-_STEP = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")
-
 
 def quantize(source: str, out: str, ftype: str, threads: str) -> None:
-
-    def on_line(line: str) -> None:
-        if step := _STEP.match(line):
-            say(f"tensor {step[1]} {step[2]}")
-
     lc = bindings()
-    errors = errors_of(lc, on_line)
+    errors = errors_of(lc)
     lc.llama_backend_init()
     params = lc.llama_model_quantize_default_params()
     params.ftype = int(ftype)

@@ -116,5 +116,4 @@ def run_child(
     said, status, _ = fork(work, timeout)
     if status is None:
         return ChildExit("", timed_out=True)
-    last = (said.strip().splitlines() or [""])[-1]
-    return _outcome(os.waitstatus_to_exitcode(status), last, said.encode())
+    return _outcome(os.waitstatus_to_exitcode(status), said.encode(), said.encode())

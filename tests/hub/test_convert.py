@@ -62,12 +62,6 @@ def test_failed_conversion_leaves_nothing(shop, own_cache, monkeypatch):
     assert left == ["toy.gguf"]
 
 
-def test_progress_counts_tensors(shop):
-    seen: list[tuple[str, int, int]] = []
-    convert(shop.entry(), "q8_0", lambda *step: seen.append(step))
-    assert ("converting toy to q8_0", 11, 11) in seen
-
-
 def test_types_are_llama_cpps():
     theirs = {kind: getattr(lc, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}") for kind in CONVERSIONS}
     assert theirs == CONVERSIONS
