@@ -31,7 +31,7 @@ from pyspec.draft.row_times import SURE, KeptTime
 from pyspec.engine.offload import count_placeable, experts_of
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.machine.devices import layer_devices
-from pyspec.machine.files import Stamp, file_sha256, recall_as, remember_json, stamp
+from pyspec.machine.files import Stamp, file_sha256, recall_as, remember, stamp
 from pyspec.machine.machine import Watch, engine_build, processor
 from pyspec.machine.others import came_with
 
@@ -283,7 +283,7 @@ class PairMemory:
                 for name, seen in taught.items()
             }
         self._known = own.seen_before(now)
-        remember_json(self._name, self._file, self._known)
+        remember(self._name, self._file, self._known)
 
     def _read(self) -> PairFacts:
         found = None if self._file is None else recall_as(self._name, self._file, PairFacts)

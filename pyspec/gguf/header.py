@@ -27,7 +27,7 @@ from pyspec.machine.files import (
     MAX_PARTS,
     parts_of,
     recall_as,
-    remember_json,
+    remember,
     show,
     size_of,
     stamps,
@@ -249,7 +249,7 @@ def facts_of(path: Path) -> Facts | None:
     except (ModelError, OSError):
         return None
     if facts is not None:
-        remember_json(kind, at, facts)
+        remember(kind, at, facts)
     return facts
 
 

@@ -310,32 +310,28 @@ def recall(kind: str, of: Stamp) -> str | None:
     record = read_json(path, Record)
     if record is None:
         return None
-    if record.sum not in (None, record.own_sum()):
+    if record.sum != record.own_sum():
         tell_damage(path, "its sum is another")
         return None
     return record.fact if record.stamp == _plain(of) else None
 
 
 def recall_as(kind: str, of: Stamp, form: type[T]) -> T | None:
-    """Return what `remember_json` kept, or None; also for what another version kept in another form."""
+    """Return a fact of this form, or None; also for what another version kept in another form."""
     with contextlib.suppress(ValueError):
         fact = recall(kind, of)
         return None if fact is None else parse(fact, form)
     return None
 
 
-def remember(kind: str, of: Stamp, fact: str) -> None:
-    """Keep a fact; one of a later state of the file replaces it. Failures are ignored."""
-    path, record = _record(kind, of), Record(_plain(of), fact)
+def remember(kind: str, of: Stamp, fact: object) -> None:
+    """Keep a text, or a fact that JSON can say; one of a later state of the file replaces it. Failures are ignored."""
+    text = fact if isinstance(fact, str) else msgspec.json.encode(fact).decode()
+    path, record = _record(kind, of), Record(_plain(of), text)
     record.sum = record.own_sum()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [msgspec.json.encode(record)])
-
-
-def remember_json(kind: str, of: Stamp, fact: object) -> None:
-    """Keep a fact that JSON can say; failures are ignored."""
-    remember(kind, of, msgspec.json.encode(fact).decode())
 
 
 class Record(msgspec.Struct):
@@ -343,7 +339,7 @@ class Record(msgspec.Struct):
 
     stamp: Stamp
     fact: str
-    sum: int | None = None  # None in records of version 0.1
+    sum: int = 0
 
     def own_sum(self) -> int:
         return zlib.crc32(f"{tuple(self.stamp)}{self.fact!r}".encode())

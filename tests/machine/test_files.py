@@ -1,7 +1,6 @@
 """Files: hashes remembered for one state of them, texts refused with the place, and what is written whole or not at all."""
 
 import hashlib
-import json
 import os
 
 import pytest
@@ -69,11 +68,6 @@ def test_a_changed_byte_is_damage_wherever_it_is(path, record):
     """A fact that still parses would be believed."""
     record.write_bytes(record.read_bytes().replace(b"red", b"rad"))
     assert recall("colour", stamp(path)) is None
-
-
-def test_records_of_earlier_versions_are_read(path, record):
-    record.write_text(json.dumps({"stamp": list(stamp(path)), "fact": "red"}))
-    assert recall("colour", stamp(path)) == "red"
 
 
 def test_facts_of_paths_that_are_no_utf8(path):
