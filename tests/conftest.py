@@ -103,16 +103,6 @@ def flash_attention() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def patience() -> Iterator[None]:
-    """What a start may take is for people: a machine that stalls finds the same in a test."""
-    from helpers.waiting import DEADLINE_S
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyspec.hub.drafts.TIMEOUT_S", float(DEADLINE_S))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def on_a_device() -> Iterator[None]:
     """PYSPEC_TEST_OFFLOAD: how many layers of every model go to a graphics card or, if there is none, to an RPC device."""
     from helpers import devices

@@ -331,11 +331,7 @@ _PURPOSE = {
 """Purpose of models that do not generate token by token: llama.cpp ends the process for some and returns noise for others."""
 
 PURPOSES = {
-    "eagle3": "an EAGLE-3 head, which drafts for the one model that it was trained with",
-    "mtp": "the next-token head (MTP) of a model, which drafts for that model",
-    "gemma4-assistant": "a Gemma 4 assistant, which drafts for the Gemma 4 model that it was trained with",
-    "dflash": "a DFlash draft, which proposes a block of tokens at once for the one model that it was trained with",
-    "dspark": "a DSpark draft, which proposes a block of tokens at once for the one model that it was trained with",
+    **{kind: f"a draft ({name}) for the one model that it was made for" for kind, name in NAMES.items()},
     "mmproj": "a projector, which turns images or sound into a model's inputs",
     "lora": "a LoRA adapter, which changes a model (--lora)",
     "vocabulary": "a vocabulary without weights",

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from time import monotonic
 
 from pyspec.gguf.header import Facts, facts_of
 from pyspec.gguf.kinds import ASSISTANT, MTP, NAMES, STATE_KINDS, has_head, head_size, unused_heads
 from pyspec.hub.fetch import cached, read_provenance
 from pyspec.hub.locate import OURS, found_here
-from pyspec.hub.sources import SHA256, Entry, Family, Manifest, load_manifest
+from pyspec.hub.sources import PREFIX, SHA256, Entry, Family, Manifest, load_manifest
 from pyspec.machine.files import file_sha256, models_dir, recall, remember, size_of, stamp
 from pyspec.machine.others import LocalModel, is_draft_file, sizes_of
 
@@ -27,7 +27,6 @@ Of the bytes that a token reads, which of a mixture are few; of the whole file f
 
 LARGEST_KNOWN = 0.5  # largest to suggest for fetching, of what a token of the target reads
 LARGE = 10**9  # size of a target in bytes from which a draft is worth a hint
-TIMEOUT_S = 0.05  # how long a start may spend on reading new files' headers, seconds
 MAX_TRIED = 4  # most files that a start tries as drafts: each trial loads one in a child
 BESIDE = "beside it"  # origin of a file in the target's folder that is otherwise unknown
 LocalDraft = tuple[LocalModel, Facts]
@@ -49,24 +48,23 @@ class Candidate:
 
 
 def candidates(target: Path) -> list[Candidate]:
-    """List drafts for a target: files beside it, local models with a fitting vocabulary, smallest first, then ones to fetch.
+    """List drafts for a target: local ones as `auto` takes them, but of any size below the target's, then ones to fetch.
 
-    Models larger than the target are left out, and the target itself in another type. Empty if the target is unreadable.
+    The target itself in another type is left out. Empty if the target is unreadable.
     """
     facts = facts_of(target)
     if facts is None:
         return []
-    local = _Local(target, facts)
-    others = _once([*local.beside(), *local.known(), *local.fitting(facts.size - 1)])
-    others = [pair for pair in others if not _is_itself(pair[1], facts)]
-    here = [
-        Candidate(each.name, each.origin, other.size, other.read / facts.read,
-                  NAMES.get(other.kind, other.name), each.path)
-        for each, other in others
-    ]  # fmt: skip
-    had = {name for each, _ in others for name in (each.name, *each.aliases)}
+    here, had = [], set()
+    for found, other in _Local(target, facts).drafts(facts.size - 1):
+        if not _is_itself(other, facts):
+            had.update((found.name, *found.aliases))
+            here.append(
+                Candidate(found.name, found.origin, other.size, other.read / facts.read,
+                          NAMES.get(other.kind, other.name), found.path)
+            )  # fmt: skip
     known = known_drafts(facts, load_manifest())
-    return here + [draft for draft in known if draft.name.removeprefix("hf:") not in had]
+    return here + [draft for draft in known if draft.name.removeprefix(PREFIX) not in had]
 
 
 def own_head(target: Path) -> list[Candidate]:
@@ -85,25 +83,14 @@ def _is_itself(other: Facts, target: Facts) -> bool:
 
 
 def drafts_here(target: Path) -> Iterator[LocalModel]:
-    """Yield the local files that `auto` tries, best first: those beside the target, then the smallest with its vocabulary.
-
-    New headers take a tenth of a second each and are read for `TIMEOUT_S` at most; a later start reads the rest.
-    """
+    """Yield the local files that `auto` tries, best first: those beside the target, then the smallest with its vocabulary."""
     facts = facts_of(target)
     if facts is None:
         return
-    local, largest, end = _Local(target, facts), int(LARGEST * facts.size), monotonic() + TIMEOUT_S
-    near = [(found, other) for found, other in local.beside() if other.size <= largest]
-    tried = _once([*near, *local.known(), *local.fitting(largest, end)])
+    small = _Local(target, facts).drafts(int(LARGEST * facts.size))
     # a draft has to read few bytes a token beside its target; heads do
-    quick = [m for m, o in tried if o.kind != "model" or o.read <= LARGEST * facts.read]
-    yield from quick[:MAX_TRIED]
-
-
-def _once(found: list[LocalDraft]) -> list[LocalDraft]:
-    """Return each file once, where it comes first."""
-    places = [each.path.resolve() for each, _ in found]
-    return [pair for i, pair in enumerate(found) if places[i] not in places[:i]]
+    quick = (m for m, o in small if o.kind != "model" or o.read <= LARGEST * facts.read)
+    yield from islice(quick, MAX_TRIED)
 
 
 class _Local:
@@ -113,15 +100,24 @@ class _Local:
         self._target, self._facts, self._manifest = target, facts, load_manifest()
         self._here = found_here(self._manifest)
 
+    def drafts(self, largest: int) -> Iterator[LocalDraft]:
+        """Yield those of at most `largest` bytes, each file once: beside the target, heads made for it, then by vocabulary."""
+        places = set()
+        for found, other in chain(self.beside(), self.known(), self.fitting(largest)):
+            place = found.path.resolve()
+            if place not in places and other.size <= largest:
+                places.add(place)
+                yield found, other
+
     def known(self) -> list[LocalDraft]:
         """Return heads that are known to be made for this target; a vocabulary cannot show that."""
         drafts = known_drafts(self._facts, self._manifest)
-        wanted = {known.name.removeprefix("hf:") for known in drafts}
+        wanted = {known.name.removeprefix(PREFIX) for known in drafts}
         here = [m for m, _, _ in self._here if not wanted.isdisjoint((m.name, *m.aliases))]
         return [(m, other) for m, other in _with_facts(here) if other.kind in STATE_KINDS]
 
-    def fitting(self, largest: int, end: float = float("inf")) -> Iterator[LocalDraft]:
-        """Yield models of at most `largest` bytes with the target's tokens, smallest first, until the time `end`."""
+    def fitting(self, largest: int) -> Iterator[LocalDraft]:
+        """Yield models of at most `largest` bytes with the target's tokens, smallest first."""
         if self._facts.vocabulary is None:
             return
         sized = []
@@ -130,12 +126,8 @@ class _Local:
                 with suppress(OSError):
                     sized.append((size_of(found.path), found))
         small = [m for n, m in sorted(sized, key=lambda pair: pair[0]) if n <= largest]
-        for found in (m for m in small if not _same(m.path, self._target)):
-            other = facts_of(found.path)
-            if other is not None and other.size <= largest and self._speaks(other):
-                yield found, other
-            if monotonic() > end:
-                return
+        fit = _with_facts(m for m in small if not _same(m.path, self._target))
+        yield from ((m, other) for m, other in fit if self._speaks(other))
 
     def beside(self) -> list[LocalDraft]:
         """Return drafts kept with the target, in its folder, repository or manifest: heads such as EAGLE-3 first.

@@ -186,20 +186,6 @@ def test_known_targets_are_of_their_family(smollm2, monkeypatch):
     assert [f.name for f in load_manifest().family if is_of(facts, f)] == ["SmolLM2"]
 
 
-def test_a_start_does_not_wait_for_every_header(home, monkeypatch):
-    """With many files that were never looked into, the smallest are looked into and the rest is left for later."""
-    target = made(home / "target.gguf", n_layer=8)
-    for n in range(4):
-        made(home / f"other{n}.gguf", n_layer=1, tokens=[*tiny.TOKENS[:-1], str(n)])
-    made(home / "fits.gguf", n_layer=2)
-    times = iter(range(100))
-    monkeypatch.setattr("pyspec.hub.drafts.TIMEOUT_S", 0.05)
-    monkeypatch.setattr("pyspec.hub.drafts.monotonic", lambda: 0.2 * next(times))
-    assert names_of(target) == []
-    monkeypatch.setattr("pyspec.hub.drafts.monotonic", lambda: 0.0)
-    assert names_of(target) == ["fits"]
-
-
 def ollama(home, target, draft):
     pulled(home / ".ollama/models", "toy:8b", model=target)
     return pulled(home / ".ollama/models", "toy:8b-fast", model=target, draft=draft)
