@@ -112,32 +112,20 @@ def _sysctl(name: str) -> str:
 
 
 def _cpu_share(root: Path) -> float:
-    """Return the CPUs that this process's control groups grant, or infinity. root: where /proc and /sys are."""
-    shares = [math.inf]
-    for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        group = top / path.lstrip("/")
-        for folder in (group, *group.parents):
-            shares.append(_quota(folder))
-            if folder == top:
-                break
-    return max(1.0, min(shares))
+    """Return the CPUs that this process's control group and those around it grant, or infinity. root: where /proc and /sys are."""
+    top = root / "sys/fs/cgroup"
+    lines = [line for line in _lines(root / "proc/self/cgroup") if line.startswith("0::/")]
+    group = top / lines[0].removeprefix("0::/") if lines else top
+    around = [folder for folder in group.parents if folder.is_relative_to(top)]
+    return max(1.0, min(map(_quota, [group, *around])))
 
 
 def _quota(folder: Path) -> float:
-    """Return the CPUs that a control group of either version grants; infinity without a limit."""
+    """Return the CPUs that a control group grants; infinity without a limit."""
     try:
-        if fields := _lines(folder / "cpu.max"):
-            quota, period = fields[0].split()
-        else:
-            quota, period = (
-                _lines(folder / f"cpu.cfs_{name}_us")[0] for name in ("quota", "period")
-            )
-        return int(quota) / int(period) if int(quota) > 0 else math.inf
-    except (ValueError, IndexError, ZeroDivisionError):  # "max", or no such files
+        quota, period = _lines(folder / "cpu.max")[0].split()
+        return int(quota) / int(period)
+    except (ValueError, IndexError, ZeroDivisionError):  # "max", or no such file
         return math.inf
 
 
