@@ -50,7 +50,6 @@ from pyspec.machine.others import (
     LocalModel,
     found_elsewhere,
     hub_file,
-    is_draft_file,
     is_model,
     of_repo,
     sizes_of,
@@ -60,9 +59,6 @@ from pyspec.machine.others import (
 
 OURS, ADDED = "pyspec", "added"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
-_TAGGED = re.compile(r"[A-Za-z0-9._/-]+:[A-Za-z0-9._-]+")  # the form of ollama's model names
-_HUB_NAME = "OWNER/REPO:TYPE, where TYPE is Q4_K_M, for example"
-_NUMBER = re.compile(r":(\d+(?:\.\d+)?)$")  # a size without its unit yet
 
 
 def found_here(manifest: Manifest) -> list[tuple[LocalModel, Entry | None, str]]:
@@ -154,9 +150,7 @@ def add(file: Path, name: str | None = None) -> LocalModel:
         raise OptionError(what, "rename it first") from None
     name = name or path.stem
     if not _NAME.fullmatch(name):
-        near = re.sub(r"[^A-Za-z0-9._:]+", "-", name).strip("-._:")
-        proposal = f", such as --name {near}" if near else ""
-        hint = f"use letters, digits, '.', '_', '-', ':'{proposal}"
+        hint = "give another with --name, of letters, digits, '.', '_', '-' and ':'"
         raise OptionError(f"{show(name)} cannot be a name", hint)
     found = find_here(name)
     if load_manifest().get(name) is not None or (found is not None and found.path != path):
@@ -212,8 +206,8 @@ def remove(name: str) -> str:
 def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no_progress) -> Path:
     """Return the file of a model, fetched into the cache if needed.
 
-    model: a path, of any part or the folder of a split model too; a name from the manifest, optionally with a type it was
-    converted to (`smollm2-135m-instruct-q4_k_m`; `-original` for the file as fetched); another program's name for a local model
+    model: a path, of any part of a split model too; a name from the manifest, optionally with a type it was converted to
+    (`smollm2-135m-instruct-q4_k_m`; `-original` for the file as fetched); another program's name for a local model
     (`llama3.2:3b`, a file's stem); or a file of the hub: OWNER/REPO[:TYPE], `hf:OWNER/REPO/FILE.gguf[@REVISION]`, or its URL.
     None for the default target. The hub is not asked for local files. Raises ModelNotFound with similar names, ModelUnreadable,
     or FetchError.
@@ -265,11 +259,7 @@ def _is_path(text: str) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    """Return the file that a path names: the first part for any of a model, the only model of a folder."""
-    if path.is_dir():
-        known = [each for each in path.glob("*.gguf") if not is_draft_file("", each.name)]
-        found = {first_part(each) for each in known if not each.name.lower().startswith("mmproj")}
-        path = found.pop() if len(found) == 1 else path
+    """Return the file that a path names: the first part for any of a model."""
     first = first_part(path)
     if first != path and path.is_file() and not first.is_file():
         hint = "put all parts in one folder"
@@ -282,24 +272,15 @@ def _unknown(name: str) -> ModelNotFound:
     if gone := _load_register().get(name):
         hint = f"put it back, or remove the name with `pyspec models rm {name}`"
         return ModelNotFound(f"the file of {show(name)} is gone: {show(gone, 300)}", hint)
-    if name.startswith(PREFIX):
-        hint = "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, optionally with @REVISION"
-        return ModelNotFound(f"{show(name)} does not name a file of the hub", hint)
-    of, _, kind = name.rpartition("-")
-    if kind in CONVERSIONS and load_manifest().get(of) is not None:
-        hint = f"make it with `pyspec models pull {of} --as {kind}`"
-        return ModelNotFound(f"{name} has not been made yet", hint)
+    hint = (
+        "`pyspec models list` has the names here, `pyspec models search` others to fetch; "
+        "a file works too, and OWNER/REPO:TYPE of the hub, where TYPE is Q4_K_M, for example"
+    )
+    chats = [each.full for each in load_manifest().chat]
     if (chat := find_chat(name)) is not None:
         hint = f"fetch it with `pyspec models pull {name}` ({chat.size / 1e9:.2f} GB)"
-    elif near := _near(name, names()):
-        hint = f"did you mean {' or '.join(near)}? `pyspec models list` has the names"
-    elif near := _near(name, [each.full for each in load_manifest().chat]):
-        hint = f"did you mean {' or '.join(near)}? `pyspec models pull {near[0]}` fetches it"
-    elif _TAGGED.fullmatch(name):
-        hint = f"fetch it with `ollama pull {name}`, or name a file of the hub: {_HUB_NAME}"
-    else:
-        lists = "`pyspec models list` has the names here, `pyspec models search` others to fetch"
-        hint = f"{lists}; a file works too, and a file of the hub: {_HUB_NAME}"
+    elif near := _near(name, names()) or _near(name, chats):
+        hint = f"did you mean {' or '.join(near)}? {hint}"
     return ModelNotFound(f"there is no model {show(name)} here", hint)
 
 
@@ -309,12 +290,4 @@ def _near(name: str, among: Iterable[str]) -> list[str]:
     alike = difflib.get_close_matches(typed, known, n=3, cutoff=0.65)
     longer = [each for each in known if len(typed) > 2 and each.startswith(typed)]
     found = dict.fromkeys([*longer, *alike])
-    return [known[each] for each in found if _may_be_meant(typed, sizes_of(each))][:3]
-
-
-def _may_be_meant(typed: str, sizes: set[str]) -> bool:
-    """Whether these sizes do not contradict the size in what was typed."""
-    if wanted := sizes_of(typed):
-        return wanted <= sizes
-    number = _NUMBER.search(typed)
-    return number is None or not sizes.isdisjoint({f"{number[1]}b", f"{number[1]}m"})
+    return [known[each] for each in found if sizes_of(typed) <= sizes_of(each)][:3]
