@@ -84,12 +84,10 @@ def list_models(as_json: bool, only_here: bool) -> None:
     """
     manifest = load_manifest()
     with busy("reading model files"):
-        rows = [_row(manifest, m.name, what, entry, m) for m, entry, what in found_here(manifest)]
+        rows = [_row(manifest, found, found.origin, found.path) for found in found_here(manifest)]
     if not only_here:
         listed = {row["name"] for row in rows}
-        rows += [
-            _row(manifest, e.name, e.summary, e) for e in manifest.model if e.name not in listed
-        ]
+        rows += [_absent(manifest, e) for e in manifest.model if e.name not in listed]
     if as_json:
         tell(json.dumps(rows, indent=1))
         return
@@ -105,24 +103,22 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _row(
-    manifest: Manifest,
-    name: str,
-    summary: str,
-    entry: Entry | None,
-    found: LocalModel | None = None,
-) -> dict[str, Any]:
-    facts = facts_of(found.path) if found else None
-    size = entry.size if entry else 0
-    if found is not None:
-        size = facts.size if facts else found.path.stat().st_size
-    fetchable = not (entry and isinstance(entry.source, ShippedFile) and entry.source.wheel is None)
+    manifest: Manifest, model: LocalModel | Entry, origin: str, path: Path | None = None, size: int = 0
+) -> dict[str, Any]:  # fmt: skip
+    facts = facts_of(path) if path else None
+    if path is not None:
+        size = facts.size if facts else path.stat().st_size
     return {
-        "name": name, "default": name == manifest.default_target, "role": entry.role if entry else "target",
-        "origin": found.origin if found else "to fetch" if fetchable else "missing", "here": found is not None,
-        "path": str(found.path) if found else None, "size": size, "type": facts.type if facts else "",
-        "architecture": facts.architecture if facts else "", "licence": entry.licence if entry else "",
-        "summary": summary or (facts.name if facts else "not a readable model"),
+        "name": model.name, "default": model.name == manifest.default_target, "role": model.role, "origin": origin,
+        "here": path is not None, "path": str(path) if path else None, "size": size, "type": facts.type if facts else "",
+        "architecture": facts.architecture if facts else "", "licence": model.licence,
+        "summary": model.summary or (facts.name if facts else "not a readable model"),
     }  # fmt: skip
+
+
+def _absent(manifest: Manifest, entry: Entry) -> dict[str, Any]:
+    fetchable = not isinstance(entry.source, ShippedFile) or entry.source.wheel is not None
+    return _row(manifest, entry, "to fetch" if fetchable else "missing", size=entry.size)
 
 
 @models.command(short_help="Fetch a model and print its path.")

@@ -167,7 +167,7 @@ class ServedModels(ModelOptions):
 
     def names(self, *, catalogue: bool) -> list[str]:
         """Return the names that clients may ask for: these models, and with `catalogue` every local target."""
-        here = [found.name for found, _, _ in found_here(load_manifest())] if catalogue else []
+        here = [found.name for found in found_here(load_manifest())] if catalogue else []
         return list(dict.fromkeys([*map(served_name, self.model), *here]))
 
 

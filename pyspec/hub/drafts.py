@@ -113,7 +113,7 @@ class _Local:
         """Return heads that are known to be made for this target; a vocabulary cannot show that."""
         drafts = known_drafts(self._facts, self._manifest)
         wanted = {known.name.removeprefix(PREFIX) for known in drafts}
-        here = [m for m, _, _ in self._here if not wanted.isdisjoint((m.name, *m.aliases))]
+        here = [m for m in self._here if not wanted.isdisjoint((m.name, *m.aliases))]
         return [(m, other) for m, other in _with_facts(here) if other.kind in STATE_KINDS]
 
     def fitting(self, largest: int) -> Iterator[LocalDraft]:
@@ -121,12 +121,12 @@ class _Local:
         if self._facts.vocabulary is None:
             return
         sized = []
-        for found, entry, _ in self._here:
-            if entry is None or entry.role in ("target", "draft"):  # no companion
-                with suppress(OSError):
-                    sized.append((size_of(found.path), found))
+        for found in self._here:
+            with suppress(OSError):
+                sized.append((size_of(found.path), found))
         small = [m for n, m in sorted(sized, key=lambda pair: pair[0]) if n <= largest]
-        fit = _with_facts(m for m in small if not _same(m.path, self._target))
+        others = (m for m in small if m.role != "companion" and not _same(m.path, self._target))
+        fit = _with_facts(others)
         yield from ((m, other) for m, other in fit if self._speaks(other))
 
     def beside(self) -> list[LocalDraft]:
@@ -139,10 +139,9 @@ class _Local:
         return sorted(fits, key=lambda pair: (pair[1].kind == "model", pair[1].size))
 
     def _neighbours(self) -> list[LocalModel]:
-        everything = [found for found, _, _ in self._here]
-        homes = {m.home for m in everything if m.home and _same(m.path, self._target)}
-        near = [found for found in everything if found.home in homes]
-        known = {found.path: found for found in everything}
+        homes = {m.home for m in self._here if m.home and _same(m.path, self._target)}
+        near = [found for found in self._here if found.home in homes]
+        known = {found.path: found for found in self._here}
         with suppress(OSError):
             files = sorted(self._target.absolute().parent.glob("*.gguf"))
             found = [known.get(path, LocalModel(path.stem, path, BESIDE)) for path in files]

@@ -61,14 +61,12 @@ OURS, ADDED = "pyspec", "added"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 
-def found_here(manifest: Manifest) -> list[tuple[LocalModel, Entry | None, str]]:
-    """List all local models, ours first, then by program, with manifest entry and summary of each. No file is read."""
-    known: list[tuple[LocalModel, Entry | None, str]] = [
-        (found, entry, summary) for entry in manifest.model for found, summary in _known(entry)
-    ]
-    taken = {found.path for found, _, _ in known}
+def found_here(manifest: Manifest) -> list[LocalModel]:
+    """List all local models, ours first, then by program. No file is read."""
+    known = [found for entry in manifest.model for found in _known(entry)]
+    taken = {found.path for found in known}
     others = (*_added(), *_fetched(), *found_elsewhere())
-    return known + [(found, None, "") for found in others if found.path not in taken]
+    return known + [found for found in others if found.path not in taken]
 
 
 def names(*, targets_only: bool = False) -> list[str]:
@@ -78,13 +76,13 @@ def names(*, targets_only: bool = False) -> list[str]:
     """
     manifest = load_manifest()
     roles = ("target",) if targets_only else ("target", "draft", "companion")
-    here = [m.name for m, e, _ in found_here(manifest) if e is None or e.role in roles]
+    here = [found.name for found in found_here(manifest) if found.role in roles]
     return list(dict.fromkeys([*(e.name for e in manifest.model if e.role in roles), *here]))
 
 
 def find_here(name: str) -> LocalModel | None:
     """Find a local model by name in any letters, or else by alias; of several, one of the preferred type."""
-    wanted, here = name.casefold(), [found for found, _, _ in found_here(load_manifest())]
+    wanted, here = name.casefold(), found_here(load_manifest())
     matches = [found for found in here if found.name.casefold() == wanted] or [
         found for found in here if wanted in map(str.casefold, found.aliases)
     ]
@@ -96,19 +94,24 @@ def _preference(found: LocalModel) -> int:
     return PREFERRED.index(kind) if kind in PREFERRED else len(PREFERRED)
 
 
-def _known(entry: Entry) -> Iterator[tuple[LocalModel, str]]:
+def _known(entry: Entry) -> Iterator[LocalModel]:
+    """Yield what is here of an entry: the file that its name means, the original, and its conversions."""
+
+    def model(name: str, path: Path, summary: str, *aliases: str) -> LocalModel:
+        return LocalModel(name, path, OURS, aliases, "", entry.role, entry.licence, summary)
+
     original, main = cached(entry), entry.convert
     runs = converted(entry, main) if main else original
     if runs is not None:
         own = f"{entry.name}-{main}" if main else runs.stem
-        yield LocalModel(entry.name, runs, OURS, (own, runs.name)), entry.summary
+        yield model(entry.name, runs, entry.summary, own, runs.name)
     if original is not None and original != runs:
-        aliases = original.stem, original.name
-        yield LocalModel(f"{entry.name}-{ORIGINAL}", original, OURS, aliases), "as it was fetched"
+        name = f"{entry.name}-{ORIGINAL}"
+        yield model(name, original, "as it was fetched", original.stem, original.name)
     for kind in CONVERSIONS:
         made = converted(entry, kind)
         if made is not None and made != runs:
-            yield LocalModel(f"{entry.name}-{kind}", made, OURS), f"converted from {entry.name}"
+            yield model(f"{entry.name}-{kind}", made, f"converted from {entry.name}")
 
 
 def _fetched() -> Iterator[LocalModel]:

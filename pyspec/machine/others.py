@@ -48,6 +48,9 @@ class LocalModel:
     origin: str  # that program
     aliases: tuple[str, ...] = ()
     home: str = ""  # the repository or manifest it belongs to; empty if unknown
+    role: str = "target"  # what pyspec's list of models has it for, and says of it
+    licence: str = ""
+    summary: str = ""
 
 
 def found_elsewhere() -> list[LocalModel]:

@@ -173,7 +173,7 @@ def test_a_split_model_without_a_part_is_not_listed(home, program, file, missing
     for i in {0, 1, 2} - {missing}:
         root = models_dir() if program == "pyspec" else home
         put(root / f"{file}-0000{i + 1}-of-00003.gguf")
-    here = [found for found, _, _ in found_here(load_manifest()) if "big" in found.path.name]
+    here = [found for found in found_here(load_manifest()) if "big" in found.path.name]
     assert [found.origin for found in here] == ([program] if missing is None else [])
 
 
@@ -256,7 +256,7 @@ def test_other_programs_models_are_left_to_them(home):
 
 def test_lists_say_what_a_file_is(home):
     ollama(home / ".ollama/models", "toy:1b")
-    found = next(each for each, _, _ in found_here(load_manifest()) if each.name == "toy:1b")
+    found = next(each for each in found_here(load_manifest()) if each.name == "toy:1b")
     facts = facts_of(found.path)
     told = (found.origin, facts.architecture, facts.type, facts.size)
     assert told == ("ollama", "llama", "F32", len(TINY))
