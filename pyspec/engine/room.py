@@ -13,7 +13,7 @@ import llama_cpp
 from pyspec.engine.models import SideOptions
 from pyspec.engine.profiles import gpu_layers
 from pyspec.engine.target import SNAPSHOTS
-from pyspec.gguf.header import facts_of, read_header
+from pyspec.gguf.header import facts_of
 from pyspec.gguf.reader import GGML_TYPES
 from pyspec.machine.devices import layer_devices
 from pyspec.machine.files import size_of
@@ -100,8 +100,8 @@ def longest_context(
 
     others: draft, companion. layers: requested on devices.
     """
-    trained = read_header(path, weights=False).of_arch("context_length")
-    most = trained if type(trained) is int and trained > 0 else STEP
+    facts = facts_of(path)
+    most = (facts.n_ctx if facts else 0) or STEP
     beside = sum(cell_bytes(other, SideOptions()) for other in others)
     a_cell = n_seq * (cell_bytes(path, SideOptions()) + beside)
     room = _room_beside(size_of(path), layers, devices)
@@ -115,15 +115,10 @@ def longest_context(
 
 def cell_bytes(path: Path, options: SideOptions) -> float:
     """Bytes of a token in a model's KV cache, by the shapes of its projections."""
-    types = {"attn_k.weight": options.type_k, "attn_v.weight": options.type_v}
-    kinds = {name: _F16 if kind is None else kind for name, kind in types.items()}
-    total = 0.0
-    for tensor in read_header(path, weights=False).tensors:
-        name = tensor.name.split(".", 2)[-1]
-        if name in kinds:
-            kind = GGML_TYPES[kinds[name]]
-            total += tensor.shape[-1] * kind.bytes / kind.elements
-    return total
+    facts = facts_of(path)
+    kinds = (GGML_TYPES[_F16 if k is None else k] for k in (options.type_k, options.type_v))
+    sizes = zip(facts.cells if facts else (), kinds)
+    return float(sum(n * kind.bytes / kind.elements for n, kind in sizes))
 
 
 def layers_away(target: Any) -> int:

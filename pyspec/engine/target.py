@@ -28,7 +28,7 @@ from pyspec.engine.offload import (
 )
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
 from pyspec.gguf.check import Loading, check_fitting, check_model
-from pyspec.gguf.header import check_adapter, read_header, shape_of
+from pyspec.gguf.header import check_adapter, facts_of, read_header, shape_of
 from pyspec.gguf.kinds import has_head, most_positions, no_decoder, refuse_other_kinds
 from pyspec.machine import AUTO, parse_devices
 from pyspec.machine.attention import flash_pays
@@ -214,8 +214,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         n_ctx = self.capped(kwargs.get("n_ctx", 512), file_name_of(path))
         if not kwargs.get("embedding"):
             return {"n_ctx": n_ctx}
-        trained = read_header(path).of_arch("context_length")
-        n_ctx = n_ctx or (trained if type(trained) is int and trained > 0 else 512)
+        facts = facts_of(path)
+        n_ctx = n_ctx or (facts.n_ctx if facts else 0) or 512
         rows = min(kwargs.get("n_batch", 512), n_ctx)
         sequences = llama_cpp.llama_max_parallel_sequences()
         if rows > sequences:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -23,6 +23,7 @@ from pyspec.gguf.vocabulary import (
     read_vocabulary,
     words_of,
 )
+from pyspec.machine import Heads, Shape, Window
 from pyspec.machine.files import (
     MAX_PARTS,
     parts_of,
@@ -33,9 +34,6 @@ from pyspec.machine.files import (
     stamps,
 )
 from pyspec.machine.others import file_name_of
-
-if TYPE_CHECKING:
-    from pyspec.machine.attention import Shape, Window
 
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 MAX_VOCAB = 1 << 20
@@ -202,7 +200,7 @@ def header_of_parts(path: Path) -> Header:
 
 # -- facts -------------------------------------------------------------------------------------------------------------
 
-_KIND = "facts 9"
+_KIND = "facts 10"
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
@@ -231,6 +229,9 @@ class Facts(msgspec.Struct, frozen=True):
     # what the file suggests, by the last part of its key, unchecked
     sampling: dict[str, int | float | str] = {}
     idle: int = 0  # bytes of experts that a token does not use
+    n_ctx: int = 0  # tokens of context in training, 0 if the header does not say
+    shape: Shape | None = None  # of attention, None if the header does not say
+    cells: tuple[int, int] = (0, 0)  # numbers of a token in the KV cache: of keys, and of values
 
     @property
     def read(self) -> int:
@@ -272,6 +273,9 @@ def _read(header: Header) -> Facts | None:
         state=4 * _state(header) * layers if _is_recurrent(header) and type(layers) is int else 0,
         sampling=dict(_sampling(header)),
         idle=_idle(header),
+        n_ctx=_trained(header),
+        shape=_shape(header),
+        cells=_cells(header),
     )
 
 
@@ -345,31 +349,37 @@ _PERIODS = {
 
 
 def shape_of(path: Path) -> Shape | None:
-    """Return the shape of a model's attention by its header: the widest layer's heads; None where the header does not say."""
-    from pyspec.machine.attention import Heads, Shape  # noqa: PLC0415 - listing models needs no llama.cpp
+    """Return the shape of a model's attention; None where the header does not say."""
+    facts = facts_of(path)
+    return None if facts is None else facts.shape
+
+
+def _shape(header: Header) -> Shape | None:
+    """Return the shape of attention, with the widest layer's heads."""
+
+    def most(key: str, otherwise: Any = None) -> int:
+        found = header.of_arch(key)
+        if isinstance(found, (int, type(None))):
+            return int(otherwise if found is None else found)
+        return max(map(int, header.array(f"{header.architecture}.{key}")))
 
     with suppress(PyspecError, TypeError, ValueError, KeyError, ZeroDivisionError):
-        header = read_header(path, weights=False)
-
-        def most(key: str, otherwise: Any = None) -> int:
-            found = header.of_arch(key)
-            if isinstance(found, (int, type(None))):
-                return int(otherwise if found is None else found)
-            return max(map(int, header.array(f"{header.architecture}.{key}")))
-
         query = most("attention.head_count")
         key = most("attention.key_length", most("embedding_length") // query)
         value = most("attention.value_length", key)
         heads = Heads(query, most("attention.head_count_kv", query), key, value)
         if min(heads) > 0 and heads.query % heads.key_value == 0 and max(heads) <= _WIDEST:
-            return Shape(heads, _window(header), most("context_length", 0))
+            return Shape(heads, _window(header), _trained(header))
     return None
+
+
+def _trained(header: Header) -> int:
+    tokens = header.of_arch("context_length")
+    return tokens if type(tokens) is int and tokens > 0 else 0
 
 
 def _window(header: Header) -> Window:
     """The window of some layers, by their pattern: a flag for each, or of how many one sees everything."""
-    from pyspec.machine.attention import Window  # noqa: PLC0415 - as above
-
     size, key = header.of_arch("attention.sliding_window"), "attention.sliding_window_pattern"
     pattern = header.of_arch(key) or _PERIODS.get(header.architecture)
     if isinstance(pattern, Array):
@@ -377,3 +387,12 @@ def _window(header: Header) -> Window:
     else:
         share = 1.0 - 1.0 / int(pattern) if isinstance(pattern, int) and pattern > 0 else 0.0
     return Window(size, share) if isinstance(size, int) and size > 0 and share > 0.0 else Window()
+
+
+def _cells(header: Header) -> tuple[int, int]:
+    rows = {"attn_k.weight": 0, "attn_v.weight": 0}
+    for tensor in header.tensors:
+        name = tensor.name.split(".", 2)[-1]
+        if name in rows:
+            rows[name] += tensor.shape[-1]
+    return rows["attn_k.weight"], rows["attn_v.weight"]

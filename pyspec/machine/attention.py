@@ -21,6 +21,7 @@ import numpy as np
 
 from pyspec._lib import DROP, log_to, release_workers
 from pyspec.errors import EngineError
+from pyspec.machine import Heads, Shape, Window
 from pyspec.machine.files import recall, remember
 from pyspec.machine.machine import Watch, address_space_left, is_quiet, machine_memory, this_machine
 
@@ -34,30 +35,6 @@ _ROOM = 1 << 30  # bytes of address space that measuring may take
 _SCORE_BYTES, _MAX_SCORES = 4, 1 / 16
 # without flash attention, scores of a micro-batch by all cells and heads lie in memory; the share of it that they may take
 _BUSY = "busy "  # before a choice that was made while other programs needed the processors
-
-
-class Heads(NamedTuple):
-    """The shape of a model's attention: query heads, key and value heads, and the width of a key and of a value."""
-
-    query: int
-    key_value: int
-    key_width: int
-    value_width: int
-
-
-class Window(NamedTuple):
-    """size: tokens that a layer with a sliding window sees. share: of the layers that have one."""
-
-    size: int = 0
-    share: float = 0.0
-
-
-class Shape(NamedTuple):
-    """What attention's time depends on: the heads, the window of some layers, and the tokens of context in training."""
-
-    heads: Heads
-    window: Window
-    n_ctx: int
 
 
 class Times(NamedTuple):

@@ -9,8 +9,9 @@ from helpers import programs
 from helpers.make_gguf import tiny_llama
 from helpers.sources import modules
 
+from pyspec.engine.room import longest_context
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
-from pyspec.gguf.header import check_adapter, facts_of
+from pyspec.gguf.header import check_adapter, facts_of, shape_of
 from pyspec.hub.locate import add, find_here, found_here, names, remove, resolve
 from pyspec.hub.sources import load_manifest
 from pyspec.machine.files import models_dir
@@ -267,4 +268,6 @@ def test_facts_are_found_out_once(home, monkeypatch):
     first = facts_of(path)
     monkeypatch.setattr("pyspec.gguf.header.parse_header", lambda _: pytest.fail("read again"))
     assert facts_of(path) == first
+    assert shape_of(path) == first.shape
+    assert longest_context(path, [], 0, (), 1) == first.n_ctx
     assert find_here("nothing") is None
