@@ -53,10 +53,6 @@ class Eagle3(nn.Module):  # type: ignore[misc]
         self.register_buffer("d2t", torch.zeros(shape.draft_vocab, dtype=torch.int64))
         self.register_buffer("sizes", torch.ones(len(shape.target_layers), width))
 
-    def read_last(self, count: int) -> None:
-        """Read the `count` deepest features alone: what is divided by infinity is zero, in training and in the file."""
-        self.sizes[: len(self.sizes) - count] = torch.inf
-
     def fuse(self, features: Tensor) -> Tensor:
         """G [batch, positions, width] of features [batch, positions, layers, width]."""
         return self.fc((features / self.sizes).flatten(-2))

@@ -25,13 +25,12 @@ from models.recipe import scores, write
 from models.recipe.eagle3 import read_head
 from models.recipe.gguf_io import Source
 from models.recipe.rows import Corpus, Recording
-from models.recipe.scores import Guess
 from models.recipe.student import read_student
 from pyspec.errors import TrainingError
 from pyspec.machine.files import file_sha256
 
 DRAFTS = ("llama", "eagle3")  # architectures of drafts
-Predict = Callable[[NDArray[Any], int], scores.Guess]
+Predict = Callable[[NDArray[Any], int], NDArray[np.int64]]
 
 
 def questions(path: Path, every: int) -> list[tuple[int, str, str]]:
@@ -92,19 +91,16 @@ class Replay:
         self.steps, self.window = steps, window
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def guess(self, rows: NDArray[Any], prompt: int) -> Guess:
+    def guess(self, rows: NDArray[Any], prompt: int) -> NDArray[np.int64]:
         """Guesses at the rows that predict the answer, at every draft step."""
         unseen = max(0, prompt - self.window) if self.window else 0
         rows, prompt = rows[unseen:], prompt - unseen
         tokens = torch.from_numpy(rows["token"].astype(np.int64))[None]
         features = torch.from_numpy(rows["features"].astype(np.float32))[None]
-        ids, sure = [], []
-        for output in self.student.rollout(tokens, features, self.steps):
-            # output t says what follows token t + 1
-            top = torch.softmax(self.student.logits(output[0, prompt - 2 :]), -1).max(-1)
-            ids.append(self.student.ids(top.indices).numpy())
-            sure.append(top.values.numpy())
-        return Guess(np.stack(ids), sure[0])
+        outputs = self.student.rollout(tokens, features, self.steps)
+        # output t says what follows token t + 1
+        best = [self.student.logits(output[0, prompt - 2 :]).argmax(-1) for output in outputs]
+        return np.stack([self.student.ids(places).numpy() for places in best])
 
 
 def score_all(
@@ -122,7 +118,7 @@ def score_all(
 
 
 def show(totals: dict[str, scores.Score], console: Console) -> None:
-    """The figures as tables: by category, accepted lengths, steps, calibration."""
+    """The figures as tables: by category, accepted lengths, steps."""
     kinds = sorted({kind for score in totals.values() for kind in score.hits})
     table = Table("draft", "all", *kinds, title="share of positions with the target's choice")
     for name, score in totals.items():
@@ -134,10 +130,6 @@ def show(totals: dict[str, scores.Score], console: Console) -> None:
         steps = " ".join(f"{x:.3f}" for x in score.by_step())
         lengths.add_row(name, *row, f"{score.margin_share():.3f}", steps)
     console.print(lengths)
-    for name, score in totals.items():
-        bins = score.calibration()
-        if bins:
-            console.print(f"{name}: predicted/observed (count)", *bins, sep="  ")
 
 
 @click.command()
@@ -145,22 +137,19 @@ def show(totals: dict[str, scores.Score], console: Console) -> None:
 @click.option("--bench", type=click.Path(path_type=Path), required=True, help="Spec-Bench file.")
 @click.option("--answers", "folder", type=click.Path(path_type=Path), required=True)
 @click.option("--draft", type=click.Path(path_type=Path), multiple=True, help="GGUF to score.")
-@click.option("--text", type=click.Path(path_type=Path), multiple=True, help="For the n-grams.")
 @click.option("--every", default=3, show_default=True)
 @click.option("--steps", default=4, show_default=True, help="Draft steps of an EAGLE-3 head.")
 @click.option("--window", default=0, help="Of a prompt, a draft sees so many tokens; 0: all.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path))
 def main(
-    target: Path, bench: Path, folder: Path, draft: tuple[Path, ...], text: tuple[Path, ...],
-    every: int, steps: int, window: int, threads: int, json_path: Path | None,
+    target: Path, bench: Path, folder: Path, draft: tuple[Path, ...], every: int, steps: int, window: int,
+    threads: int, json_path: Path | None,
 ) -> None:  # fmt: skip
     """Score drafts against TARGET's own greedy answers on BENCH."""
     try:
         names = answers(target, bench, folder, every, threads, read_layers(draft))
         predictors: dict[str, Predict] = {"lookup": partial(scores.lookup, steps=steps)}
-        if text:
-            predictors["n-grams"] = scores.NGrams(list(text)).guess
         for path in draft:
             predictors[path.stem] = Replay(path, target, steps, window).guess
         totals = score_all(names, folder, predictors)

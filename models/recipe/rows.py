@@ -13,7 +13,6 @@ turn); it is stored once and belongs before every other sequence.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -74,15 +73,6 @@ class Meta:
                 ("features", "<f2", (len(self.layers), self.n_embd)),
             ]
         )
-
-
-def file_sha256(path: Path) -> str:
-    """Hex sha256 of a file, read in pieces."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def need_space(folder: Path, size: int) -> None:

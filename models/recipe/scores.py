@@ -1,32 +1,19 @@
-"""Counting agreement between a draft's guesses and the target's own answers; two drafters without a model."""
+"""Counting agreement between a draft's guesses and the target's own answers.
+
+Guesses are ids [steps, rows] at the rows that predict an answer: the first choice at draft step 1, 2, ... (an independent draft has
+one step, since its guess does not depend on how many tokens before it were drafted); -1 for none.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.recipe.rows import Corpus
 from pyspec.draft.lookup import LookupDrafter
 from pyspec.sampling.verification import Margin
-
-BINS = 10
-
-
-@dataclass
-class Guess:
-    """A draft's guesses at the rows that predict an answer.
-
-    `ids` [steps, rows]: first choice at draft step 1, 2, ... (an independent draft has one step,
-    since its guess does not depend on how many tokens before it were drafted); -1 for none.
-    `sure` [rows]: probability of the first choice at step 1, or None.
-    """
-
-    ids: NDArray[np.int64]
-    sure: NDArray[np.float32] | None = None
 
 
 @dataclass
@@ -38,12 +25,11 @@ class Score:
     relaxed: int = 0
     steps: list[list[int]] = field(default_factory=list)
     rounds: dict[tuple[str, int], list[int]] = field(default_factory=dict)
-    bins: NDArray[np.float64] = field(default_factory=lambda: np.zeros((BINS, 3)))
 
-    def add(self, kind: str, answer: NDArray[Any], guess: Guess) -> None:
+    def add(self, kind: str, answer: NDArray[Any], ids: NDArray[np.int64]) -> None:
         """Add one answer: its rows (see `rows.Meta`) and the guesses at them."""
-        strict = guess.ids == answer["ids"][None, :, 0]
-        margin = strict | margin_accepts(answer, guess.ids)
+        strict = ids == answer["ids"][None, :, 0]
+        margin = strict | margin_accepts(answer, ids)
         self.hits[kind] = self.hits.get(kind, 0) + int(strict[0].sum())
         self.rows[kind] = self.rows.get(kind, 0) + len(answer)
         self.relaxed += int(margin[0].sum())
@@ -53,10 +39,6 @@ class Score:
                 got = self.rounds.setdefault((rule, k), [0, 0])
                 accepted, rounds = accepted_in_rounds(right, k)
                 got[0], got[1] = got[0] + accepted, got[1] + rounds
-        if guess.sure is not None:
-            place = np.minimum((guess.sure * BINS).astype(int), BINS - 1)
-            for column, value in enumerate((guess.sure, strict[0], 1.0)):
-                np.add.at(self.bins[:, column], place, value)
 
     def _add_steps(self, strict: NDArray[np.bool_]) -> None:
         """Agreement at step j where the j-1 tokens before it were guessed right."""
@@ -88,10 +70,6 @@ class Score:
         """Agreement at step 1, 2, ... given that all tokens before were right."""
         return [right / max(1, count) for right, count in self.steps]
 
-    def calibration(self) -> list[str]:
-        """`predicted/observed (count)` of each of the ten bins that has rows."""
-        return [f"{p / n:.2f}/{o / n:.2f} ({n:.0f})" for p, o, n in self.bins if n]
-
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
@@ -100,7 +78,6 @@ class Score:
             "by_category": {kind: self.share(kind) for kind in self.rows},
             "lengths": {f"{rule}-{k}": self.length(rule, k) for rule, k in self.rounds},
             "by_step": self.by_step(),
-            "calibration": [[p / n, o / n, int(n)] if n else None for p, o, n in self.bins],
             "rows": sum(self.rows.values()),
         }
 
@@ -129,7 +106,7 @@ def accepted_in_rounds(right: NDArray[np.bool_], k: int) -> tuple[int, int]:
     return accepted, rounds
 
 
-def lookup(rows: NDArray[Any], prompt: int, steps: int = 4) -> Guess:
+def lookup(rows: NDArray[Any], prompt: int, steps: int = 4) -> NDArray[np.int64]:
     """What pyspec's own lookup drafts (`LookupDrafter`), at every draft step."""
     drafter = LookupDrafter()
     tokens = [int(t) for t in rows["token"]]
@@ -139,34 +116,4 @@ def lookup(rows: NDArray[Any], prompt: int, steps: int = 4) -> Guess:
         drafted = drafter.propose(0, tokens[: prompt + row], min(steps, count - row)).tokens
         for step, token in enumerate(drafted):
             ids[step, row + step] = token
-    return Guess(ids)
-
-
-class NGrams:
-    """The commonest continuation of the last 3, 2 or 1 tokens in the text of recordings."""
-
-    def __init__(self, folders: list[Path], longest: int = 3) -> None:
-        self.longest = longest
-        counts: dict[tuple[int, ...], dict[int, int]] = {}
-        corpus = Corpus(folders, 1 << 20)
-        for item in corpus.items:
-            rows, prompt = corpus.sequence(item)
-            self._count(counts, [int(t) for t in rows["token"]] + [int(rows["next"][-1])], prompt)
-        self.best = {key: max(found, key=found.__getitem__) for key, found in counts.items()}
-
-    def _count(
-        self, counts: dict[tuple[int, ...], dict[int, int]], tokens: list[int], prompt: int
-    ) -> None:
-        for end in range(prompt, len(tokens)):
-            for n in range(1, self.longest + 1):
-                found = counts.setdefault(tuple(tokens[end - n : end]), {})
-                found[tokens[end]] = found.get(tokens[end], 0) + 1
-
-    def guess(self, rows: NDArray[Any], prompt: int) -> Guess:
-        """The table's guess at each row that predicts the answer."""
-        tokens = [int(t) for t in rows["token"]]
-        found = []
-        for end in range(prompt, len(tokens) + 1):
-            keys = [tuple(tokens[end - n : end]) for n in range(self.longest, 0, -1)]
-            found.append(next((self.best[key] for key in keys if key in self.best), -1))
-        return Guess(np.array([found], np.int64))
+    return ids

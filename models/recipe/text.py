@@ -18,8 +18,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from models.recipe.rows import Corpus, file_sha256
+from models.recipe.rows import Corpus
 from pyspec.errors import TrainingError
+from pyspec.machine.files import file_sha256
 
 FORMAT = 1
 HEADS = (("source", "<i8"), ("length", "<u4"), ("temperature", "<f4"), ("ended", "u1"))

@@ -18,12 +18,11 @@ from torch import nn
 
 from models.recipe import eagle3 as eagle
 from models.recipe.gguf_io import Head, Source, make_head
-from models.recipe.rows import Corpus, file_sha256, need_space
+from models.recipe.rows import Corpus, need_space
 from models.recipe.student import Shape, StudentObjective, make_student
 from models.recipe.trainer import Objective, Trainer, TrainingPlan, read_checkpoint
 from pyspec.errors import TrainingError
-
-FEATURES = {"all": None, "last": 1, "none": 0}
+from pyspec.machine.files import file_sha256
 
 
 def answer_states(corpus: Corpus, count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -43,15 +42,13 @@ class StudentOptions:
     """What to train.
 
     `sizes`: width, layers, heads, kv_heads, head, ff; `layers`: layers of the target to start from; `draft_vocab`: not 0
-    for an EAGLE-3 head, and then how many ids it can say; `features`: how many of the recorded layers such a head reads, the
-    deepest ones (None: all); `begin`: folder of another run whose weights are taken where names and sizes agree, and whose
-    output matrix is taken whole.
+    for an EAGLE-3 head, and then how many ids it can say; `begin`: folder of another run whose weights are taken where names
+    and sizes agree, and whose output matrix is taken whole.
     """
 
     sizes: dict[str, int]
     layers: tuple[int, ...] = ()
     draft_vocab: int = 0
-    features: int | None = None
     begin: Path | None = None
 
 
@@ -77,8 +74,6 @@ def prepare(
         trainer.resume(state)
     elif known is not None:
         trainer.take_weights(known["student"])
-    if wanted.draft_vocab and wanted.features is not None:
-        student.read_last(wanted.features)
     return trainer
 
 
@@ -157,13 +152,6 @@ def check_target(source: Source, corpus: Corpus) -> None:
 @click.option("--eagle3", is_flag=True, help="Train an EAGLE-3 head (one layer, target's width).")
 @click.option("--draft-vocab", default=8192, show_default=True, help="Ids an EAGLE-3 head can say.")
 @click.option(
-    "--features",
-    type=click.Choice(list(FEATURES)),
-    default="all",
-    show_default=True,
-    help="Recorded layers that an EAGLE-3 head reads: all, the deepest alone, or none.",
-)
-@click.option(
     "--rollout", default=4, show_default=True, help="Draft steps learned by an EAGLE-3 head."
 )
 @click.option("--steps", default=2000, show_default=True)
@@ -179,7 +167,7 @@ def check_target(source: Source, corpus: Corpus) -> None:
 def main(
     target: Path, data: tuple[Path, ...], out: Path, width: int, layers: int, heads: int, kv_heads: int,
     head: int, ff: int, from_layers: str, start_run: Path | None, eagle3: bool, draft_vocab: int,
-    features: str, rollout: int, steps: int, minutes: float, tokens: int, joined: float,
+    rollout: int, steps: int, minutes: float, tokens: int, joined: float,
     rate: float, seed: int, threads: int, save_every: float,
 ) -> None:  # fmt: skip
     """Train a student of TARGET on the recordings in DATA."""
@@ -196,9 +184,7 @@ def main(
     sizes = {"width": width, "layers": layers, "heads": heads, "kv_heads": kv_heads}
     sizes |= {"head": head, "ff": ff}
     copied = tuple(int(number) for number in from_layers.split(",") if number)
-    wanted = StudentOptions(
-        sizes, copied, draft_vocab if eagle3 else 0, FEATURES[features], start_run
-    )
+    wanted = StudentOptions(sizes, copied, draft_vocab if eagle3 else 0, start_run)
     try:
         trainer = prepare(target, Corpus(list(data), plan.longest), wanted, plan, out)
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}"))

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from models.recipe import prompts
-from models.recipe.rows import Meta, Recording, RecordingWriter, file_sha256, need_space
+from models.recipe.rows import Meta, Recording, RecordingWriter, need_space
 from models.recipe.target import Row, Target, best
 from models.recipe.text import Answer, known
 from pyspec.errors import TrainingError
+from pyspec.machine.files import file_sha256
 
 
 @dataclass(frozen=True)

@@ -143,26 +143,6 @@ def test_rollout_is_drafting_step_by_step(head, recording):
     torch.testing.assert_close(found[0, place], wanted, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("count", [1, 0])
-def test_a_head_reads_the_deepest_features_alone(tiny_target, recording, tmp_path, count):
-    wanted = train.StudentOptions(SIZES, draft_vocab=DRAFT_VOCAB, features=count)
-    plan = trainer.TrainingPlan(steps=2, tokens=128, rollout=2)
-    run = train.prepare(tiny_target, Corpus([recording], 448), wanted, plan, tmp_path)
-    run.run(Progress(disable=True), 1e9)
-    path = tmp_path / "e.gguf"
-    export.export(tmp_path / "student.pt", tiny_target, [recording], path, "q4_0", "tiny")
-    for own in (
-        run.student,
-        eagle3.read_head(gguf_io.Source(path, "eagle3"), gguf_io.Source(tiny_target)),
-    ):
-        features = torch.randn(3, 64)
-        changed = [
-            not torch.equal(own.fuse(features), own.fuse(features + torch.eye(3)[layer][:, None]))
-            for layer in range(3)
-        ]
-        assert changed == [layer >= 3 - count for layer in range(3)]
-
-
 def test_draft_vocabulary_is_what_the_target_says(recording):
     corpus = Corpus([recording], 448)
     found = eagle3.draft_vocabulary(corpus, DRAFT_VOCAB)
@@ -223,10 +203,8 @@ def test_a_window_hides_the_prompts_beginning(checkpoint, tiny_target, recording
     export.export(checkpoint, tiny_target, [recording], path, "f32", "tiny")
     rows, prompt = Recording(recording).sequence(2), 9
     whole, windowed = (evaluate.Replay(path, tiny_target, 2, window) for window in (0, 5))
-    wanted = whole.guess(rows[prompt - 5 :], 5)
-    found = windowed.guess(rows, prompt)
-    assert found.ids.tolist() == wanted.ids.tolist()
-    assert not np.allclose(found.sure, whole.guess(rows, prompt).sure)
+    shortened, found = whole.guess(rows[prompt - 5 :], 5), windowed.guess(rows, prompt)
+    assert found.tolist() == shortened.tolist() != whole.guess(rows, prompt).tolist()
 
 
 def test_evaluate_scores_a_head(checkpoint, tiny_target, recording, tmp_path):

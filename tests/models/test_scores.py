@@ -20,7 +20,7 @@ def answer(best, second, gap=5.0):
 
 def test_share_counts_first_choices():
     score = scores.Score()
-    score.add("qa", answer([1, 2, 3, 4], [9, 9, 9, 9]), scores.Guess(np.array([[1, 2, 3, 9]])))
+    score.add("qa", answer([1, 2, 3, 4], [9, 9, 9, 9]), np.array([[1, 2, 3, 9]]))
     assert score.share("qa") == 0.75
 
 
@@ -28,7 +28,7 @@ def test_share_counts_first_choices():
 def test_margin_takes_a_close_runner_up(gap, share):
     score = scores.Score()
     rows = answer([1, 2, 3, 4], [9, 9, 9, 9], gap)
-    score.add("qa", rows, scores.Guess(np.array([[1, 2, 3, 9]])))
+    score.add("qa", rows, np.array([[1, 2, 3, 9]]))
     assert score.margin_share() == share
 
 
@@ -43,7 +43,7 @@ def test_rounds_stop_at_k():
 
 def test_later_steps_count_only_after_right_ones():
     score = scores.Score()
-    guess = scores.Guess(np.array([[1, 9, 3], [1, 2, 9]]))
+    guess = np.array([[1, 9, 3], [1, 2, 9]])
     score.add("qa", answer([1, 2, 3], [8, 8, 8]), guess)
     assert score.by_step() == [pytest.approx(2 / 3), 1.0]
 
@@ -52,10 +52,10 @@ def test_lookup_is_the_one_that_ships():
     """After 1 2 3 4 1 2 it drafts 3 4, and 4 again from the row after; a step without a draft is -1."""
     rows = np.zeros(7, META.row_dtype())
     rows["token"] = [1, 2, 3, 4, 1, 2, 3]
-    assert scores.lookup(rows, 6, steps=2).ids.tolist() == [[3, 4], [-1, 4]]
+    assert scores.lookup(rows, 6, steps=2).tolist() == [[3, 4], [-1, 4]]
 
 
 def test_lookup_without_a_match_guesses_nothing():
     rows = np.zeros(3, META.row_dtype())
     rows["token"] = [5, 6, 5]
-    assert scores.lookup(rows, 3, steps=1).ids.tolist() == [[-1]]
+    assert scores.lookup(rows, 3, steps=1).tolist() == [[-1]]

@@ -168,9 +168,9 @@ def test_evaluate_prints_every_drafter(plain_run, tiny_target, recording, tmp_pa
     lines = [f'{{"category": "qa", "turns": ["what is {i}"]}}' for i in range(4)]
     bench.write_text("\n".join(lines))
     options = {"target": tiny_target, "bench": bench, "answers": tmp_path / "answers"}
-    options |= {"draft": path, "text": recording, "every": 2, "threads": 1}
+    options |= {"draft": path, "every": 2, "threads": 1}
     arguments = [part for key, value in options.items() for part in (f"--{key}", str(value))]
     result = CliRunner().invoke(evaluate.main, arguments)
     assert result.exit_code == 0, result.output
-    for name in ("lookup", "n-grams", "d"):
+    for name in ("lookup", "d"):
         assert name in result.output
