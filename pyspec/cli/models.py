@@ -25,7 +25,6 @@ from pyspec.hub.drafts import (
     drafts_here,
     made_for,
     own_head,
-    without_drafts,
 )
 from pyspec.hub.fetch import (
     CONVERSIONS,
@@ -354,7 +353,7 @@ def _does(target: Path, auto: Candidate | None) -> str:
 def _list(target: Path, rows: list[Candidate]) -> None:
     if not rows:
         unknown = "no draft is known for this model; lookup drafts repeated text without one"
-        tell(why_plain(target) or without_drafts(target) or unknown)
+        tell(why_plain(target) or unknown)
         return
     cells = (
         (

@@ -190,16 +190,6 @@ def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
     ]  # fmt: skip
 
 
-def without_drafts(target: Path) -> str:
-    """Return a sentence for a model whose family has no known GGUF draft; empty for others."""
-    facts = facts_of(target)
-    families = [f for f in load_manifest().family if facts is not None and is_of(facts, f)]
-    if not families or any(family.drafts for family in families):
-        return ""
-    note = f" ({families[0].note})" if families[0].note else ""
-    return f"no GGUF draft is known for {families[0].name}{note}; lookup drafts repeated text without one"
-
-
 def suggestion(target: Path) -> str:
     """Return a hint, once, for a large model with only lookup drafts: unused heads, or the command to fetch a draft."""
     if size_of(target) < LARGE:

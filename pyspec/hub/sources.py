@@ -102,11 +102,10 @@ class Family(_Strict, frozen=True):
     name: str
     architectures: tuple[str, ...]
     n_vocab: tuple[int, ...] = ()  # empty for any
-    drafts: tuple[FamilyDraft, ...] = ()  # empty if none is known as GGUF
+    drafts: tuple[FamilyDraft, ...] = ()
     # texts of control or user-defined tokens by id, "" for an id that is not one
     marks: dict[str, str] = {}
     vocabulary: tuple[str, ...] = ()  # hashes as in `VocabularyHash`; one must be the model's
-    note: str = ""  # what drafts where none is known
 
 
 class ChatModel(_Strict, frozen=True):
