@@ -92,8 +92,12 @@ def test_abort_of_llama_cpp_stays_in_the_child(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("beyond", ["H", "~", r"\xe4\xbd", r"\n", "\xa9"])
-def test_tokenizer_without_end_is_ended(beyond, tmp_path):
-    """llama.cpp's RWKV tokenizer never ends at a byte that begins tokens and is none: the clock or a limit of memory ends it."""
+def test_tokenizer_without_end_is_ended(beyond, tmp_path, monkeypatch):
+    """llama.cpp's RWKV tokenizer never ends at a byte that begins tokens and is none: the clock or a limit of memory ends it.
+
+    Newlines are tokenized while the file is loaded, which only the limit of the whole trial ends.
+    """
+    monkeypatch.setattr(module, "_BASE_SECONDS", module._BASE_SECONDS / 10)
     made = tiny_llama()
     n = len(made.kv["tokenizer.ggml.tokens"][1][1])
     words = ["A", *(f"A{i}" for i in range(n - 2))]
@@ -119,10 +123,6 @@ def test_the_trial_does_not_meet_what_only_some_texts_do(tmp_path, monkeypatch):
         check_model(path)
     monkeypatch.setattr(module, "read_header", lambda p, **_: parse_header(Path(p)))
     check_model(path)
-
-
-def test_default_target_passes(smollm2):
-    check_model(smollm2)
 
 
 def full_card(monkeypatch, *, works_without=True):

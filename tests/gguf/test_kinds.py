@@ -74,34 +74,17 @@ def test_a_model_with_its_head_inside_is_a_model(tmp_path):
     assert (facts.kind, facts.heads) == ("model", 1)
 
 
-@pytest.mark.parametrize("arch", sorted(NO_GRAPH))
-def test_heads_that_llama_cpp_cannot_run_are_said(tmp_path, arch):
-    path = write(tmp_path / "m.gguf", arch, "blk.0.attn_q.weight", HEAD, heads=1)
+@pytest.mark.parametrize(("arch", "heads", "said"), [
+    *((arch, (HEAD,), f"no graph for it in {arch} models") for arch in sorted(NO_GRAPH)),
+    ("deepseek4", (HEAD,), "states of several streams, which it cannot be given"),  # wider than what the head is given
+    ("glm4moe", ("blk.1.nextn.eh_proj.weight", HEAD), "no graph for them in glm4moe models"),  # which is for one
+    # llama.cpp has a graph for this head, and keeps no states to go back to
+    ("qwen3next", (HEAD,), "decode plainly, its next-token head (MTP) left unused"),
+])  # fmt: skip
+def test_heads_that_do_not_run_are_said(tmp_path, arch, heads, said):
+    path = write(tmp_path / "m.gguf", arch, "blk.0.attn_q.weight", *heads, heads=len(heads))
     assert not has_head(path)
-    assert unused_heads(path).endswith(f"no graph for it in {arch} models")
-
-
-def test_a_head_of_several_streams_is_said(tmp_path):
-    """DeepSeek V4's states are wider than what the head is given."""
-    path = write(tmp_path / "m.gguf", "deepseek4", "blk.0.attn_q.weight", HEAD, heads=1)
-    assert not has_head(path)
-    assert "states of several streams" in unused_heads(path)
-
-
-def test_several_heads_where_one_is_known_are_said(tmp_path):
-    """llama.cpp would end the process."""
-    both = "blk.1.nextn.eh_proj.weight", HEAD
-    path = write(tmp_path / "m.gguf", "glm4moe", "blk.0.attn_q.weight", *both, heads=2)
-    assert not has_head(path)
-    assert "heads (MTP) stay unused" in unused_heads(path)
-
-
-def test_a_head_beside_a_memory_that_stays_is_not_loaded(tmp_path):
-    """Qwen3-Next: llama.cpp has a graph for its head, and keeps no states to go back to."""
-    path = write(tmp_path / "m.gguf", "qwen3next", "blk.0.attn_q.weight", HEAD, heads=1)
-    assert not has_head(path)
-    assert why_plain(path).endswith("decode plainly, its next-token head (MTP) left unused")
-    assert unused_heads(path) == ""
+    assert "".join((unused_heads(path), why_plain(path))).endswith(said)
 
 
 @pytest.mark.parametrize("kind", ["mtp", "gemma4-assistant", "mmproj", "lora"])
