@@ -1,7 +1,7 @@
 """Counting agreement between a draft's guesses and the target's own answers.
 
-Guesses are ids [steps, rows] at the rows that predict an answer: the first choice at draft step 1, 2, ... (an independent draft has
-one step, since its guess does not depend on how many tokens before it were drafted); -1 for none.
+Guesses are ids [steps, rows] at the rows that predict an answer: the first choice at draft step 1, 2, ..., or -1 for none. An
+independent draft has one step, since its guess does not depend on how many tokens before it were drafted.
 """
 
 from __future__ import annotations

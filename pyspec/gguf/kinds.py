@@ -331,7 +331,7 @@ _PURPOSE = {
 """Purpose of models that do not generate token by token: llama.cpp ends the process for some and returns noise for others."""
 
 PURPOSES = {
-    **{kind: f"a draft ({name}) for the one model that it was made for" for kind, name in NAMES.items()},
+    **{kind: f"a draft ({name}), made for one model" for kind, name in NAMES.items()},
     "mmproj": "a projector, which turns images or sound into a model's inputs",
     "lora": "a LoRA adapter, which changes a model (--lora)",
     "vocabulary": "a vocabulary without weights",

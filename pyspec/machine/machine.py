@@ -112,7 +112,7 @@ def _sysctl(name: str) -> str:
 
 
 def _cpu_share(root: Path) -> float:
-    """Return the CPUs that this process's control group and those around it grant, or infinity. root: where /proc and /sys are."""
+    """Return the CPUs that control groups grant this process, or infinity. root: where /proc and /sys are."""
     top = root / "sys/fs/cgroup"
     lines = [line for line in _lines(root / "proc/self/cgroup") if line.startswith("0::/")]
     group = top / lines[0].removeprefix("0::/") if lines else top

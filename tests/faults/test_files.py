@@ -152,5 +152,5 @@ def test_an_eagle_head_is_no_model(tmp_path, tiny_target, command):
             load(tiny_target if options else path, **options)
     status, said = command(path)
     assert status == 1
-    assert said.startswith("pyspec: 'head.gguf' is a draft (EAGLE-3 head) for the one model")
+    assert said.startswith("pyspec: 'head.gguf' is a draft (EAGLE-3 head), made for one model")
     assert said.endswith("it cannot answer by itself (give it as --draft beside that model)")
