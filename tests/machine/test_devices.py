@@ -21,7 +21,6 @@ from pyspec.machine.devices import (
     lacking_devices,
     layer_devices,
 )
-from pyspec.machine.machine import machine_memory
 
 
 def device(name, kind):
@@ -158,7 +157,3 @@ def test_servers_that_cannot_be_reached(server):
     """An error, where llama.cpp would end the process."""
     with pytest.raises(OptionError):
         add_rpc_servers(server)
-
-
-def test_memory_is_known():
-    assert machine_memory() > 1 << 29
