@@ -100,3 +100,31 @@ for layers in (0, -1):
 end([keys[0] != keys[1], one.address in keys[1], curves[0] == curves[1]])
 """
     assert found_by(in_child, code, eight_layers) == [True, True, True]
+
+
+def test_experts_in_main_memory(in_child, eight_mixtures):
+    """Of some layers or of all: answers are the processor's, the line says where, and the draft keeps its own on the device."""
+    code = """
+path = sys.argv[2]
+one, name = device(1 << 32)
+ways = (
+    {"n_gpu_layers": 0}, {"n_cpu_moe": 3}, {"n_cpu_moe": -1},
+)
+texts, lines, used = [], [], []
+for how in ways:
+    llm = SpeculativeLlama(path, draft=path, trust=True, n_ctx=512, length="fixed:4", devices=name,
+        **{"n_gpu_layers": -1, **how})
+    texts.append(llm.create_completion("abc", max_tokens=32, temperature=0)["choices"][0]["text"])
+    lines.append(llm.placed.partition(" on ")[0])
+    used.append(one.most_used)
+    llm.close()
+end([len(set(texts)), lines])
+"""
+    kinds, lines = found_by(in_child, code, eight_mixtures)
+    assert kinds == 1
+    whole = "9 of 9 layers of mixture"
+    assert lines == [
+        "",
+        f"{whole} (experts of 3 layers in main memory), {whole}",
+        f"{whole} (experts of all layers in main memory), {whole}",
+    ]
