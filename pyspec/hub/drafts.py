@@ -55,7 +55,8 @@ def candidates(target: Path) -> list[Candidate]:
     facts = facts_of(target)
     if facts is None:
         return []
-    here, had = [], set()
+    here: list[Candidate] = []
+    had: set[str] = set()
     for found, other in _Local(target, facts).drafts(facts.size - 1):
         if not _is_itself(other, facts):
             had.update((found.name, *found.aliases))
@@ -102,7 +103,7 @@ class _Local:
 
     def drafts(self, largest: int) -> Iterator[LocalDraft]:
         """Yield those of at most `largest` bytes, each file once: beside the target, heads made for it, then by vocabulary."""
-        places = set()
+        places: set[Path] = set()
         for found, other in chain(self.beside(), self.known(), self.fitting(largest)):
             place = found.path.resolve()
             if place not in places and other.size <= largest:
