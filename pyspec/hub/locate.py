@@ -176,7 +176,7 @@ def _change_register(new: dict[str, str], without: str = "") -> None:
 def remove(name: str) -> str:
     """Remove a model from our cache, or the name of an added one, and say what was done.
 
-    Raises ModelNotFound, or OptionError for a model of another program or one that ships with pyspec.
+    Raises ModelNotFound, OptionError for a model of another program or one that ships with pyspec, or OSError.
     """
     if name in _load_register():
         _change_register({}, without=name)
@@ -194,12 +194,8 @@ def remove(name: str) -> str:
         raise OptionError(f"{found.name} is a part of pyspec", "it is removed with pyspec")
     freed = 0
     for path in filter(Path.is_file, [*parts_of(found.path), found.path.with_suffix(".json")]):
-        try:
-            freed += path.stat().st_size
-            path.unlink()
-        except OSError as error:
-            what = f"{path} cannot be removed: {error.strerror}"
-            raise OptionError(what, "make its folder writable") from None
+        freed += path.stat().st_size
+        path.unlink()
     return f"removed {found.name}, {freed / 1e6:.0f} MB"
 
 

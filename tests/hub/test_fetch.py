@@ -8,10 +8,10 @@ import threading
 import types
 
 import pytest
-from helpers.shop import SHIPPED, WHEEL, sha
+from helpers.shop import WHEEL, sha
 from helpers.waiting import DEADLINE_S, wait
 
-from pyspec.errors import FetchError, ModelNotFound
+from pyspec.errors import FetchError
 from pyspec.hub import fetch as module
 from pyspec.hub.fetch import cached, fetch
 from pyspec.hub.locate import resolve
@@ -165,17 +165,6 @@ def test_cache_that_cannot_be_made(shop, tmp_path, monkeypatch):
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(FetchError, match="PYSPEC_CACHE"):
         fetch(shop.entry())
-
-
-@pytest.mark.parametrize("here", [True, False])
-def test_shipped_file_is_used_in_place(here, shop, tiny_bytes):
-    shop.add("small", tiny_bytes, SHIPPED)
-    if here:
-        (shop.folder / "small.gguf").write_bytes(tiny_bytes)
-        assert fetch(shop.entry("small")) == shop.folder / "small.gguf"
-        return
-    with pytest.raises(ModelNotFound, match="reinstall pyspec"):
-        fetch(shop.entry("small"))
 
 
 def test_lock_lets_one_in(tmp_path):

@@ -12,7 +12,7 @@ from pyspec.gguf.check import ships
 from pyspec.hub.drafts import made_for, suggestion
 from pyspec.hub.fetch import cached, fetch
 from pyspec.hub.locate import remove, resolve
-from pyspec.hub.sources import ShippedFile, load_manifest
+from pyspec.hub.sources import load_manifest
 from pyspec.machine.others import DRAFTS, came_with, drafts_folder
 
 if sys.version_info >= (3, 11):
@@ -21,14 +21,13 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
-BOTH = '{ kind = "shipped", wheel = { package = "drafts", version = "1", member = "d/m.gguf" } }'
 
 
 @pytest.fixture
 def head(shop, tiny_bytes):
     """A shop whose target has a draft that ships, which is not beside the manifest but in the wheel drafts==1."""
     shop.pip.wheels["drafts==1"] = {"d/m.gguf": tiny_bytes + b"\0" * 32}
-    shop.add("head", tiny_bytes + b"\0" * 32, BOTH, role="draft", for_target=["toy"])
+    shop.add("head", tiny_bytes + b"\0" * 32, SHIPPED, role="draft", for_target=["toy"])
     return shop
 
 
@@ -103,12 +102,6 @@ def test_what_came_with_others_drafts_is_beside_them(tmp_path):
     assert came_with(tmp_path / "head.gguf", ".prior.json") == tmp_path / "head.prior.json"
 
 
-def test_one_that_is_of_no_wheel_is_not_fetched(shop, tiny_bytes):
-    shop.add("head", tiny_bytes, SHIPPED, role="draft", for_target=["toy"])
-    resolve()
-    assert shop.pip.calls == ["toy==1"]
-
-
 def test_the_package_holds_what_the_manifest_says():
     own = tomllib.loads((ROOT / "models" / "pyproject.toml").read_text())
     code = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -116,10 +109,9 @@ def test_the_package_holds_what_the_manifest_says():
     held = own["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert name == DRAFTS
     assert code["project"]["optional-dependencies"]["drafts"] == [f"{name}=={version}"]
-    shipped = [e for e in load_manifest(ROOT / "models").model if isinstance(e.source, ShippedFile)]
+    shipped = [entry for entry in load_manifest(ROOT / "models").model if entry.ships]
     assert len(shipped) == 2
     for entry in shipped:
-        assert isinstance(entry.source, ShippedFile)
-        wheel = entry.source.wheel
+        (wheel,) = entry.source.parts
         assert (wheel.package, wheel.version) == (name, version)
         assert held[entry.file] == wheel.member == f"{re.sub('-', '_', name)}/{entry.file}"
