@@ -17,7 +17,6 @@ from pyspec.chat.settings import (
     FIELDS,
     changed,
     own_name,
-    range_of,
     unknown,
     values,
 )
@@ -224,8 +223,7 @@ def _set(chat: Chat, argument: str) -> None:
         chat.set_by_user.add(name)
     elif name not in FIELDS:
         raise unknown(name)
-    takes = "" if value.strip() else f" ({range_of(name)})"
-    chat.screen.note(f"{name} is {values(chat.settings)[name]}{takes}")
+    chat.screen.note(f"{name} is {values(chat.settings)[name]}")
 
 
 def _used(role: str) -> Callable[[Chat, str], None]:

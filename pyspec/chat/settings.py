@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from difflib import get_close_matches
-from math import inf
-from typing import Any, NamedTuple
+from math import inf, isnan
+from typing import Any
+
+import click
 
 from pyspec.chat import HIDE, SHOW, UNASKED
 from pyspec.draft.policies import parse_length
@@ -27,39 +28,19 @@ SILENT, BRIEF, FULL = "off", "brief", "on"  # how many statistics to print after
 _OTHER_NAMES = {"temp": "temperature"}  # by names of options
 
 
-class Kind(NamedTuple):
-    """What a setting takes, in words, and how its text is read; `parse` raises OptionError."""
-
-    takes: str
-    parse: Callable[[str], Any]
+Parse = Callable[[str], Any]  # reads a value's text; raises OptionError, or click's BadParameter
 
 
-def _number(kind: type[int | float], low: float, high: float) -> Kind:
-    article = "a whole number" if kind is int else "a number"
-    takes = f"{article} from {low:g} to {high:.12g}"
-
-    def parse(text: str) -> Any:
-        with suppress(ValueError):
-            if low <= (value := kind(text)) <= high:
-                return value
-        raise OptionError(f"{text[:40]} is not {takes}")
-
-    return Kind(takes, parse)
+def _as(kind: click.ParamType) -> Parse:
+    return lambda text: kind.convert(text, None, None)
 
 
-def _one_of(*words: str) -> Kind:
-    takes = ", ".join(words)
-
-    def parse(text: str) -> str:
-        if text not in words:
-            raise OptionError(f"{text[:40]} is not one of {takes}")
-        return text
-
-    return Kind(takes, parse)
+def _number(kind: type[int | float], low: float, high: float) -> Parse:
+    return _as(click.IntRange(low, high) if kind is int else click.FloatRange(low, high))
 
 
-_ON_OFF = _one_of("on", "off")
-_SWITCH = Kind(_ON_OFF.takes, lambda text: _ON_OFF.parse(text) == "on")
+def _one_of(*words: str) -> Parse:
+    return _as(click.Choice(words))
 
 
 def _length(text: str) -> str:
@@ -67,12 +48,12 @@ def _length(text: str) -> str:
     return text
 
 
-_LENGTH = Kind("auto, companion, confidence:P or fixed:K", _length)
+_SWITCH = _as(click.BOOL)
 
 
-def _setting(default: Any, kind: Kind, none: str = "") -> Any:
-    """Return a field that `/set` changes. kind: of its values. none: the word for None."""
-    return field(default=default, metadata={"kind": kind, "none": none})
+def _setting(default: Any, parse: Parse, none: str = "") -> Any:
+    """Return a field that `/set` changes. none: the word for None."""
+    return field(default=default, metadata={"parse": parse, "none": none})
 
 
 def number_settings(kind: type[SamplerNumbers] = SamplerNumbers) -> list[tuple[str, Any, Any]]:
@@ -99,14 +80,12 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     gap: float = _setting(Margin.gap, _NATS)
     budget: float | None = _setting(None, _NATS, "none")
     confirm: int = _setting(Margin.confirm, _number(int, 0, 16))
-    length: str | None = _setting(None, _LENGTH, "default")
+    length: str | None = _setting(None, _length, "default")
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
     trim: bool = _setting(True, _SWITCH)  # drop the oldest turns when the context is full
     # dimmed, hidden, or asked of the model not at all
     reasoning: str = _setting(SHOW, _one_of(SHOW, HIDE, UNASKED))
-    reasoning_budget: int = _setting(
-        -1, _number(int, -1, 2**31 - 1)._replace(takes="tokens; -1 for no limit")
-    )
+    reasoning_budget: int = _setting(-1, _number(int, -1, 2**31 - 1))
     # a sentence after each answer, the counts as well, or nothing
     stats: str = _setting(BRIEF, _one_of(FULL, BRIEF, SILENT))
     wrap: bool = _setting(True, _SWITCH)
@@ -139,21 +118,18 @@ def own_name(name: str) -> str:
     return _OTHER_NAMES.get(name, name)
 
 
-def range_of(name: str) -> str:
-    takes, none = FIELDS[name]["kind"].takes, FIELDS[name]["none"]
-    return f"{none}, or {takes}" if none else str(takes)
-
-
 def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
     """Return `settings` with one value set from text. Raises OptionError, which names the setting."""
     name = own_name(name)
     if name not in FIELDS:
         raise unknown(name)
-    kind, none = FIELDS[name]["kind"], FIELDS[name]["none"]
+    parse, none = FIELDS[name]["parse"], FIELDS[name]["none"]
     try:
-        parsed: Any = None if none and value == none else kind.parse(value)
-    except OptionError as error:
-        raise OptionError(f"{name}: {error.message}", error.hint) from None
+        parsed: Any = None if none and value == none else parse(value)
+    except (OptionError, click.BadParameter) as error:
+        raise OptionError(f"{name}: {error.message.rstrip('.')}") from None
+    if isinstance(parsed, float) and isnan(parsed):
+        raise OptionError(f"{name}: {value} is no number")
     return replace(settings, **{name: parsed})
 
 

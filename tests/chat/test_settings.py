@@ -35,7 +35,7 @@ def test_changed(name, value, where):
 
 WRONG = {
     "temperature": ["nan", "-1", "inf"], "top_p": ["0"], "top_k": ["1.5"], "max_tokens": ["0", "2147483648"], "seed": ["-1"],
-    "theta": ["2"], "gap": ["nan"], "length": ["fixed:x"], "trim": ["yes"], "verify": ["lax"], "confirm": ["17"],
+    "theta": ["2"], "gap": ["nan"], "length": ["fixed:x"], "trim": ["maybe"], "verify": ["lax"], "confirm": ["17"],
     "stats": ["many"], "draft_max": ["65"], "dry_base": ["0.5"], "dry_penalty_last_n": ["-2"],
     "xtc_threshold": ["2"],
 }  # fmt: skip

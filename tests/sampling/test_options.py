@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
+import click
 import msgspec
 import pytest
 from click.testing import CliRunner
@@ -24,7 +25,6 @@ from pyspec.cli.options import (
     number_options,
 )
 from pyspec.cli.serve import Loader, ServedModels, ServerOptions
-from pyspec.errors import OptionError
 from pyspec.llama.calls import SharedOptions
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import RequestFields, number_fields
@@ -56,9 +56,9 @@ def test_a_number_is_added_in_one_place():
     made: dict[str, Any] = {name: own for name, _, own in number_options(More)}
     assert made["knob"].metadata["names"] == ("--knob",)
     settings = {name: own for name, _, own in number_settings(More)}
-    assert settings["knob"].metadata["kind"].parse("0.5") == 0.5
-    with pytest.raises(OptionError):
-        settings["knob"].metadata["kind"].parse("0")
+    assert settings["knob"].metadata["parse"]("0.5") == 0.5
+    with pytest.raises(click.BadParameter):
+        settings["knob"].metadata["parse"]("0")
     body = msgspec.defstruct("body", number_fields(More), kw_only=True)
     assert msgspec.json.decode(b'{"knob": 0.5}', type=body).knob == 0.5
 
