@@ -1,8 +1,6 @@
 """Ctrl-C and the end of input: what stops, what is kept, and the exit code."""
 
-from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import pytest
 from helpers.fake_chat import QUIET, FakeModel, talk
@@ -13,55 +11,37 @@ from pyspec.chat.prompt import TypedText, run
 from pyspec.chat.settings import ChatSettings
 
 
-@dataclass
-class Script:
-    """A reader that plays entries; None is Ctrl-C, a number lets that many seconds pass."""
-
-    entries: Sequence[str | float | None]
-    interactive: bool = True
-    now: float = 100.0
-    at: int = 0
-
-    def read(self):
-        while self.at < len(self.entries):
-            entered = self.entries[self.at]
-            self.at += 1
-            if entered is None:
-                raise KeyboardInterrupt
-            if isinstance(entered, str):
-                return TypedText(entered)
-            self.now += entered
-        raise EOFError
-
-
 @pytest.fixture
 def play(monkeypatch):
-    def play_(model, entries, **kwargs):
-        script = Script(entries, **kwargs)
-        for module in (prompt_module, talk_module):
-            monkeypatch.setattr(module, "monotonic", lambda: script.now)
-        chat, text = talk(model, QUIET, guard=Guard(model).during)
-        entered = iter(script.read, None)
-        return run(chat, entered, interactive=script.interactive), text.getvalue()
+    """Plays entries: the exit code, and all that is said. None is Ctrl-C, a number lets that many seconds pass."""
+    now = [100.0]
+    for module in (prompt_module, talk_module):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
+
+    def play_(model, entries, *, interactive=True):
+        left = iter(entries)
+
+        def read():
+            for entered in left:
+                if entered is None:
+                    raise KeyboardInterrupt
+                if isinstance(entered, str):
+                    return TypedText(entered)
+                now[0] += entered
+            raise EOFError
+
+        @contextmanager
+        def guard(cancel):
+            """The fake's own cancel passes through the chat, as Ctrl-C does."""
+            original = model.cancel
+            model.cancel = lambda: (setattr(model, "cancel", original), cancel())
+            yield []
+            model.cancel = original
+
+        chat, text = talk(model, QUIET, guard=guard)
+        return run(chat, iter(read, None), interactive=interactive), text.getvalue()
 
     return play_
-
-
-@dataclass
-class Guard:
-    """Lets the fake's own cancel pass through the chat, as Ctrl-C does."""
-
-    model: FakeModel
-    cancel: Callable[[], None] = field(default=lambda: None)
-
-    @contextmanager
-    def during(self, cancel):
-        original = self.model.cancel
-        self.model.cancel = lambda: (setattr(self.model, "cancel", original), cancel())
-        try:
-            yield []
-        finally:
-            self.model.cancel = original
 
 
 def test_ctrl_c_keeps_the_partial_answer(play):
