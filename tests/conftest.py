@@ -48,8 +48,6 @@ if str(ROOT) not in sys.path:
 
 from helpers import tiny  # noqa: E402 - as above
 
-pytest_plugins = ["helpers.processor_time"]
-
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
