@@ -113,7 +113,7 @@ class Subcommand(click.Command):
         for name, (said, named) in groups.items():
             with formatter.section(name):
                 if said:
-                    formatter.write_dl(said, col_max=min(34, formatter.width // 3 + 2))
+                    formatter.write_dl(said)
                 if named:
                     formatter.write(_in_lines(named, formatter.current_indent, formatter.width))
 

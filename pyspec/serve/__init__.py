@@ -30,7 +30,8 @@ class ServerSettings:
 
 def served_name(word: str) -> str:
     """Clients' name for a model that the command line names by its name or file."""
-    return Path(word).stem if word.endswith(".gguf") else word
+    path = Path(word)
+    return path.stem if path.suffix == ".gguf" or path.is_file() else word
 
 
 def lines_of(text: str) -> list[str]:

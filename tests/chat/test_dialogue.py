@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-from pathlib import Path
 
 import pytest
 from helpers.fake_chat import END, FakeModel, session
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from pyspec.chat import dialogue
 from pyspec.chat.commands import unquoted
 from pyspec.chat.dialogue import Conversation, Exchange, fit, spoken, unended, why_cut
-from pyspec.errors import ContextOverflow, InputEncoding, InputError, InputTooLong
+from pyspec.errors import ContextOverflow, InputError
 from pyspec.machine.files import read_text
 from pyspec.text.messages import Message
 from pyspec.text.parts import AnswerPart, Piece, Result, Source, Token, result_of
@@ -169,21 +168,6 @@ def test_what_is_no_saved_chat_is_refused(tmp_path, data):
     path.write_bytes(data)
     with pytest.raises(InputError, match="is not a saved chat"):
         dialogue.load(path)
-
-
-@pytest.mark.parametrize(("make", "error", "says"), [
-    (Path.mkdir, InputError, "not a regular file"),
-    (os.mkfifo, InputError, "not a regular file"),
-    (lambda _: Path("/dev/zero"), InputError, "not a regular file"),
-    (lambda _: None, InputError, r"text.*No such file"),
-    (lambda path: path.write_bytes(b"one\ntw\xe9\n") and None, InputEncoding, "at byte 6, line 2"),
-    (lambda path: path.write_bytes(b"x" * (dialogue.MAX_TEXT + 1)) and None, InputTooLong, "larger"),
-])  # fmt: skip
-def test_texts_that_cannot_be_read_are_refused(tmp_path, make, error, says):
-    """Nothing hangs on a FIFO or reads a device for ever; the place of the first wrong byte is named."""
-    path = make(tmp_path / "text") or tmp_path / "text"
-    with pytest.raises(error, match=says):
-        read_text(path, dialogue.MAX_TEXT)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300, "x/" * 3000])

@@ -234,9 +234,3 @@ def test_a_wrong_option_is_said_with_its_range(refused):
     wrong = "invalid value for '--seconds': 0.5 is not in the range x>=1.0"
     said = refused("measure", "-m", "x", "--seconds", "0.5")
     assert said == f"pyspec: {wrong} (see `pyspec measure --help`)\n"
-
-
-@pytest.mark.parametrize("command", SEVERAL)
-def test_a_narrow_help_page_has_room_for_its_sentences(command):
-    lines = help_of(command, width=60).splitlines()
-    assert max(len(line) - len(line.lstrip()) for line in lines) <= 26

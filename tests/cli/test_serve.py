@@ -219,6 +219,9 @@ def test_an_alias_is_what_clients_read(start, refused, tiny_ascii):
     assert (code, "--alias" in stderr) == (2, True)
 
 
-def test_what_clients_call_a_model():
+def test_what_clients_call_a_model(tmp_path):
+    """No folder of the server's, whatever a file is called."""
+    (tmp_path / "sha256-0123").touch()
+    assert served_name(str(tmp_path / "sha256-0123")) == "sha256-0123"
     assert served_name("llama3.2:3b") == "llama3.2:3b"
     assert served_name("some/where/qwen2.5-q8_0.gguf") == "qwen2.5-q8_0"

@@ -9,7 +9,6 @@ from measure.questions import load_questions
 from measure.simulate import load_rounds
 
 from pyspec.cli.generate import prompt_text
-from pyspec.cli.serve import _keys_in
 from pyspec.errors import PyspecError
 from pyspec.machine.files import read_named, read_text
 from pyspec.text.render import choose
@@ -18,7 +17,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "chat template": lambda path: choose({}, str(path)),
     "grammar": read_text,
     "prompt": lambda path: prompt_text(None, path, 100),
-    "keys": lambda path: _keys_in(str(path)),
     "questions": load_questions,
     "rounds": load_rounds,
 }
@@ -38,7 +36,7 @@ def test_a_device_is_refused(reader):
         READERS[reader](Path("/dev/zero"))
 
 
-@pytest.mark.parametrize("reader", ["chat template", "grammar", "keys", "questions"])
+@pytest.mark.parametrize("reader", ["chat template", "grammar", "questions"])
 def test_a_huge_file_is_refused(reader, tmp_path):
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 36)
