@@ -31,12 +31,14 @@ _OTHER_NAMES = {"temp": "temperature"}  # by names of options
 Parse = Callable[[str], Any]  # reads a value's text; raises OptionError, or click's BadParameter
 
 
-def _as(kind: click.ParamType) -> Parse:
+def _as(kind: Any) -> Parse:
+    """Read text as one of click's types does."""
     return lambda text: kind.convert(text, None, None)
 
 
 def _number(kind: type[int | float], low: float, high: float) -> Parse:
-    return _as(click.IntRange(low, high) if kind is int else click.FloatRange(low, high))
+    whole = kind is int
+    return _as(click.IntRange(int(low), int(high)) if whole else click.FloatRange(low, high))
 
 
 def _one_of(*words: str) -> Parse:
