@@ -13,9 +13,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -333,30 +332,9 @@ def _usual(schema: Any) -> Any:
 
 _JOINED = ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas")
 """Keywords whose schemas are of the same place as their own; so is `$ref`."""
-_LISTS = ("properties", "patternProperties")
+_LISTS = {"properties", "patternProperties"}
 _CONDITIONS = {*_LISTS, "additionalProperties", "if", "then", "else", "dependentSchemas"}
 _MAX_STEPS = 100_000
-
-
-@dataclass(frozen=True)
-class _Place:
-    """What all parts of one place list together."""
-
-    names: tuple[str, ...] = ()  # of properties, in order
-    patterns: tuple[str, ...] = ()  # of properties' names
-    lists: bool = False  # whether any part lists properties
-    free: bool = False  # whether any part allows others
-
-    def __or__(self, other: _Place) -> _Place:
-        return _Place(
-            tuple(dict.fromkeys(self.names + other.names)),
-            tuple(dict.fromkeys(self.patterns + other.patterns)),
-            self.lists or other.lists,
-            self.free or other.free,
-        )
-
-
-_NOTHING = _Place()
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -380,27 +358,35 @@ class _Closing:
             defs[name] = self._open(part)
         return {**made, "$defs": {**made.get("$defs", {}), **defs}} if defs else made
 
-    def _closed(self, part: Any, outer: _Place = _NOTHING) -> Any:
-        """Close a part. outer: what the parts that it is joined with list at the same place."""
+    def _closed(self, part: Any, outer: Sequence[Mapping[str, Any]] = ()) -> Any:
+        """Close a part. outer: those that it is joined with and that list properties at the same place."""
         if not isinstance(part, dict):
             return part
         if "$id" in part and part is not self._whole:
             return closed(part)  # its references begin there
-        if outer == _NOTHING and _is_alone(part):
+        if not outer and _is_alone(part):
             return with_parts(part, self._closed)
         ways = next((key for key in ("anyOf", "oneOf") if isinstance(part.get(key), list)), "")
-        listed = outer | self._listed({key: part[key] for key in part if key != ways})
+        listed = [*outer, *self._listing({key: part[key] for key in part if key != ways})]
         made = self._open(part)
         if ways:
             made[ways] = [self._closed(way, listed) for way in part[ways]]
-        elif listed.lists and not listed.free and part.get("additionalProperties") is not False:
+        elif _is_open(listed) and part.get("additionalProperties") is not False:
             made = self._with_end(made, listed)
         return made
 
-    def _with_end(self, made: dict[str, Any], listed: _Place) -> dict[str, Any]:
+    def _with_end(
+        self, made: dict[str, Any], listed: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
         """Forbid all properties but the listed ones, in a part that is still open."""
-        self._step(len(listed.names))
-        names, patterns = (dict.fromkeys(found, True) for found in (listed.names, listed.patterns))
+        names = {
+            name: True
+            for each in listed
+            for key in ("properties", "required")
+            for name in _names(each, key)
+        }
+        patterns = {name: True for each in listed for name in _names(each, "patternProperties")}
+        self._step(len(names))
         own = made if made.keys().isdisjoint(("$ref", "allOf")) else {}
         end: dict[str, Any] = {
             "properties": {**own.get("properties", {}), **{k: True for k in names if k not in own.get("properties", ())}},
@@ -426,30 +412,28 @@ class _Closing:
 
     def _opened(self, ref: str) -> str:
         """The name of a definition of what a reference leads to, left open."""
-        self._listed({"$ref": ref})  # whose steps count for each: llguidance joins each anew
+        self._listing({"$ref": ref})  # whose steps count for each: llguidance joins each anew
         if ref not in self._names:
             self._names[ref] = f"pyspec-open-{len(self._names)}"
             self._due.append((self._names[ref], pointed(self._whole, ref)))
         return self._names[ref]
 
-    def _listed(self, part: Any) -> _Place:
-        """What a part and all that is joined with it list."""
-        found, due, seen = list[_Place](), [part], set[str]()
+    def _listing(self, part: Any) -> list[Mapping[str, Any]]:
+        """A part and all that is joined with it, as far as they say which properties there may be."""
+        found, due, seen = list[Mapping[str, Any]](), [part], set[str]()
         while due:
-            self._step()
             each = due.pop()
+            self._step()
             if not isinstance(each, dict):
                 continue
-            found.append(_own(each))
+            if not each.keys().isdisjoint((*_LISTS, "required", "additionalProperties")):
+                self._step(len(_names(each, "properties")))
+                found.append(each)
             due += reversed([*_joined(each)])
             if isinstance(ref := each.get("$ref"), str) and ref not in seen:
                 seen.add(ref)
                 due.append(pointed(self._whole, ref))
-        made = _NOTHING
-        for each in found:
-            self._step(len(each.names))
-            made |= each
-        return made
+        return found
 
     def _step(self, n: int = 1) -> None:
         self._steps += n
@@ -457,14 +441,17 @@ class _Closing:
             raise InputError("the JSON schema joins too many parts", "make it simpler")
 
 
-def _own(part: Mapping[str, Any]) -> _Place:
-    lists = [part.get(key) for key in _LISTS]
-    names, patterns = (tuple(found) if isinstance(found, dict) else () for found in lists)
-    required = part.get("required")
-    if isinstance(required, list):
-        names += tuple(name for name in required if isinstance(name, str))
-    free = part.get("additionalProperties", False) is not False
-    return _Place(names, patterns, any(isinstance(found, dict) for found in lists), free)
+def _names(part: Mapping[str, Any], key: str) -> list[str]:
+    found = part.get(key)
+    return (
+        [name for name in found if isinstance(name, str)] if isinstance(found, (dict, list)) else []
+    )
+
+
+def _is_open(parts: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any of the parts of one place lists properties, and none allows others."""
+    lists = any(isinstance(part.get(key), dict) for part in parts for key in _LISTS)
+    return lists and all(part.get("additionalProperties", False) is False for part in parts)
 
 
 def _joined(part: Mapping[str, Any]) -> Iterator[Any]:
