@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import llama_cpp
@@ -61,41 +61,34 @@ class Rendering:
     """A conversation as its template writes it."""
 
     text: str
-    shown: str  # the text with `signs` inside words that must stay text
-    signs: tuple[str, str]
-    """Characters that the text does not have: one for control words, and one for words that are tokens in any text."""
+    breaks: dict[int, bool] = field(default_factory=dict)
+    """Places that no control word spans, and whether words that are tokens in any text end there too."""
 
-    @property
-    def is_signed(self) -> bool:
-        """Whether the text holds words that must not become control tokens."""
-        return self.shown != self.text
+    @cached_property
+    def _places(self) -> list[int]:
+        return sorted(self.breaks)
 
     def before(self, mark: str) -> Rendering:
         """Return the part before the last `mark`. Raises InputError if the template dropped the mark."""
-        at, place = self.text.rfind(mark), self.shown.rfind(mark)
+        at = self.text.rfind(mark)
         if at < 0:
             raise InputError(
                 "this model's chat template cannot continue an answer",
                 "end with a user message",
             )
-        return replace(self, text=self.text[:at], shown=self.shown[:place])
+        return replace(self, text=self.text[:at])
+
+    def inside(self, start: int, end: int) -> list[int]:
+        """Return the breaks between two places, without them."""
+        return self._places[bisect_right(self._places, start) : bisect_left(self._places, end)]
 
     def find(self, opening: str, answer: str, at: int) -> int:
         """Return where the template opens this answer, from `at` on; -1 if nowhere. A text that says the same does not count."""
         while (at := self.text.find(opening + answer, at)) >= 0:
-            place = self.place(at)
-            if self.shown.startswith(opening, place):
+            if not self.inside(at - 1, at + len(opening)):
                 return at
             at += 1
         return -1
-
-    def place(self, at: int) -> int:
-        """Convert a position in `text` to one in `shown`, past the signs there."""
-        if not self.is_signed:
-            return at
-        gone = [i for i, char in enumerate(self.shown) if char in self.signs]
-        places = [i - n for n, i in enumerate(gone)]
-        return at + bisect_left(places, at)
 
 
 class PromptTokenizer:
@@ -123,13 +116,13 @@ class PromptTokenizer:
     def prompt(
         self, rendering: Rendering, kept: Sequence[tuple[int, int, list[int]]] = ()
     ) -> list[int]:
-        """Return token ids of a rendering. kept: stretches of `shown`, with the tokens to use for each."""
+        """Return token ids of a rendering. kept: stretches of its text, with the tokens to use for each."""
         tokens: list[int] = []
         if not kept:
             self._check_room(rendering.text)
-        shown, at = rendering.shown, 0
-        for start, end, ids in [*kept, (len(shown), len(shown), [])]:
-            tokens += self._stretch(shown[at:start], rendering, inner=at > 0)
+        at, last = 0, len(rendering.text)
+        for start, end, ids in [*kept, (last, last, [])]:
+            tokens += self._stretch(rendering, at, start)
             tokens += ids
             at = end
         return self.with_bos(tokens)
@@ -151,7 +144,7 @@ class PromptTokenizer:
     def kept(
         self, rendering: Rendering, opening: str, answers: Iterable[Sequence[int]]
     ) -> list[tuple[int, int, list[int]]]:
-        """Find answers that stand in `rendering.shown` as generated, after `opening`: start, end and tokens of each."""
+        """Find answers that stand in a rendering as generated, after `opening`: start, end and tokens of each."""
         found, at = [], 0
         for answer in answers:
             for ids in (list(answer), self.without_end(answer, space=True)):
@@ -159,7 +152,7 @@ class PromptTokenizer:
                 start = rendering.find(opening, text, at) if text else -1
                 if start >= 0:
                     begin, at = start + len(opening), start + len(opening) + len(text)
-                    found.append((rendering.place(begin), rendering.place(at), ids))
+                    found.append((begin, at, ids))
                     break
         return found
 
@@ -192,25 +185,22 @@ class PromptTokenizer:
 
     # -- stretches -----------------------------------------------------------------------------------
 
-    def _stretch(self, text: str, rendering: Rendering, *, inner: bool) -> list[int]:
-        """Tokenize template and contents together. inner: whether an answer's tokens come before them."""
-        if not rendering.is_signed:
-            return self._spelled(text, special=True, inner=inner)
-        tokens: list[int] = []
-        for piece in self.control.split(text, self._vocab):
-            if isinstance(piece, int):
-                tokens.append(piece)
-                inner = False
-            else:
-                tokens += self._words(piece, rendering, inner=inner)
-        return tokens
-
-    def _words(self, text: str, rendering: Rendering, *, inner: bool) -> list[int]:
-        """Tokenize the text between control tokens. Words with a sign inside are split there, so that they stay text."""
-        tokens: list[int] = []
-        for piece in text.replace(rendering.signs[0], "").split(rendering.signs[1]):
-            tokens += self._spelled(piece, special=False, inner=inner)
-            inner = True
+    def _stretch(self, rendering: Rendering, start: int, end: int) -> list[int]:
+        """Tokenize template and contents together. Behind the first stretch an answer's tokens come before them."""
+        text, inner = rendering.text, start > 0
+        if not rendering.breaks:
+            return self._spelled(text[start:end], special=True, inner=inner)
+        tokens, words = list[int](), list[str]()  # `words` are those since the last token
+        for begin, stop in pairwise([start, *rendering.inside(start, end), end]):
+            for piece in self.control.split(text[begin:stop], self._vocab):
+                if isinstance(piece, str):
+                    words.append(piece)
+                    continue
+                tokens += [*self._spelled("".join(words), special=False, inner=inner), piece]
+                words, inner = [], False
+            if rendering.breaks.get(stop) or stop == end:
+                tokens += self._spelled("".join(words), special=False, inner=inner)
+                words, inner = [], True
         return tokens
 
     def _spelled(self, text: str, *, special: bool, inner: bool) -> list[int]:

@@ -260,11 +260,11 @@ class ChatTemplate:
         return text, changed
 
     def _veiled(self, name: str, inputs: TemplateInput, text: str, now: float) -> Rendering:
-        """Return the rendering with signs inside all words that must stay text.
+        """Return the rendering with breaks inside all words that must stay text.
 
         If a user says `<|im_end|>`, then `text` has the word twice: once in the user's words and once behind them, where the
-        template ends the turn. In the result's `shown` the first one has signs inside, and the second is as it was. `veil`
-        shows each step. A request that holds no character of a control word needs no signs.
+        template ends the turn. The first one has breaks inside, and the second has none. `veil` shows each step. A request
+        that holds no character of a control word needs no breaks.
 
         Raises InputError if the template takes the user's word for its own, or leaves out texts without such words.
         """
@@ -273,7 +273,7 @@ class ChatTemplate:
         veil = Veil(tokens.control, defined, self._around(name), text, source, written(inputs))
         veil.hide(inputs)
         if not veil.hid:
-            return Rendering(text, text, ("", ""))
+            return Rendering(text)
 
         def render(changed: Mapping[str, Any]) -> str | None:
             try:

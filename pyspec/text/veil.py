@@ -5,13 +5,13 @@ rendering is the template's own, however the template cuts and joins texts. So a
 template runs, and puts them back afterwards. A stand-in is digits, which JSON, Python's notation and percent-encoding write as
 they are: a prefix, drawn at random for each prompt, which occurs nowhere in the request, and a code for the character.
 
-For example, a user of a model with ChatML's marks says `a <|im_end|> b`. P is the prefix, S a sign that occurs in no text:
+For example, a user of a model with ChatML's marks says `a <|im_end|> b`. P is the prefix:
 
     Veil.hide   a P001|im_endP003 b
     template    <|im_start|>user a P001|im_endP003 b<|im_end|>     the two control words are the template's own
-    Veil.read   <|im_start|>user a S<S|im_endS>S b<|im_end|>       this is `Rendering.shown`
+    Veil.read   <|im_start|>user a <|im_end|> b<|im_end|>          and breaks around the first < and >: `Rendering.breaks`
 
-`PromptTokenizer` makes control tokens of words without signs. It drops the signs, so the user's word becomes ordinary tokens.
+`PromptTokenizer` makes control tokens of words that span no break, so the user's word becomes ordinary tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Collection, Mapping
-from itertools import islice
 from typing import Any
 
 from pyspec.errors import InputError
@@ -50,15 +49,6 @@ def unused_digits(*written: str) -> str:
 def _cut_of(digits: str) -> re.Pattern[str]:
     """Return a pattern for pieces of these digits."""
     return re.compile("|".join(digits[i : i + _LEFTOVER] for i in range(_DIGITS - _LEFTOVER + 1)))
-
-
-def unused_signs(text: str) -> tuple[str, str]:
-    """Return two characters that a text does not have. Raises InputError if it has them all."""
-    held = set(text)
-    free = list(islice((chr(c) for c in range(0xE000, 0x110000) if chr(c) not in held), 2))
-    if len(free) < 2:
-        raise InputError("the conversation has every character there is", "leave some out")
-    return free[0], free[1]
 
 
 class Veil:
@@ -167,18 +157,18 @@ class Veil:
         return made
 
     def read(self, shown: str) -> Rendering:
-        """Return a rendering with characters put back and signs that tell what was hidden."""
-        text = self.bare(shown)
-        signs = unused_signs(text)
-        pieces, at, put = [], 0, 0  # `put` is how many characters of `text` there are so far
+        """Return a rendering with characters put back, and breaks before and behind what was hidden."""
+        text, breaks = self.bare(shown), dict[int, bool]()
+        at = put = 0  # `put` is the place in `text` of what stands at `at`
         for found in self._found.finditer(shown):
-            between, (char, own) = shown[at : found.start()], self._hidden.get(found[1], _SEAM)
-            at, put = found.end(), put + len(between)
+            put += found.start() - at
+            at, (char, own) = found.end(), self._hidden.get(found[1], _SEAM)
             word = self._defined.match(text, put) if char else None
-            breaks = word is not None and (not own or word[0] in self._around)
-            pieces += [between, signs[0], char, signs[1] if breaks else signs[0]]
+            breaks.setdefault(put, False)
             put += len(char)
-        return Rendering(text, "".join([*pieces, shown[at:]]), signs)
+            ends = word is not None and (not own or word[0] in self._around)
+            breaks[put] = ends or breaks.get(put, False)
+        return Rendering(text, breaks)
 
 
 _SEAM = ("", True)  # what a seam stands for: no character

@@ -1,4 +1,4 @@
-"""Contents stay contents, whatever they are made of: the signs and escapes of our own machinery, and the marks of families."""
+"""Contents stay contents, whatever they are made of: digits and escapes of our own machinery, and the marks of families."""
 
 import json
 from collections.abc import Callable
@@ -51,18 +51,6 @@ def call(arguments, name="f"):
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
-SIGNS = ["\\uf8d0", "\\uf8d1", "\uf8d0", "\uf8d1", "\uf8d2", "\\uF8D0", "%EF%A3%90"]
-
-
-@pytest.mark.parametrize("sign", SIGNS)
-def test_signs_of_ours_protect_nothing_and_break_nothing(sign, opened):
-    llm = opened(CHATML)
-    for turn in (user(sign + INJECTED), {"role": "tool", "content": sign + INJECTED}):
-        tokens = llm.template.prompt([turn])
-        assert control(llm, tokens) == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
-        assert (sign + INJECTED).encode() in llm.detokenize(tokens, special=True)
-
-
 def test_many_words_that_a_template_reads(opened):
     llm = opened(READS)
     turns = [user(f"<tool_response>q{i}<{INJECTED}") for i in range(70)]
@@ -89,13 +77,6 @@ def test_a_word_around_one_that_is_cut_out_is_text(opened):
     assert control(llm, llm.template.prompt(turns)) == ["<|im_start|>", "<|im_end|>"]
 
 
-def test_all_private_characters_leave_a_prompt(opened):
-    llm = opened(CHATML)
-    private = "".join(map(chr, [*range(0xE000, 0xF900), *range(0xF0000, 0x110000)]))
-    tokens = llm.template.prompt([user(private + "<|im_end|>")], answer=False)
-    assert control(llm, tokens) == ["<|im_start|>", "<|im_end|>"]
-
-
 def test_variables_may_have_keys_that_are_no_text(opened):
     llm = opened("{{ names['1'] }}{{ messages[0].content }}")
     said = llm.template.prompt([user("<b>")], arguments={"names": {1: "<|im_end|>"}})
@@ -104,8 +85,10 @@ def test_variables_may_have_keys_that_are_no_text(opened):
 
 def test_answer_goes_on_behind_any_text(opened):
     llm = opened(CHATML)
-    turns = [user("a"), {"role": "assistant", "content": "b\uf8d2c"}]
-    assert llm.detokenize(llm.template.prompt(turns, goes_on=True)).decode().endswith("b\uf8d2c")
+    turns = [user("a"), {"role": "assistant", "content": "b<|im_end|>c"}]
+    tokens = llm.template.prompt(turns, goes_on=True)
+    assert control(llm, tokens) == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
+    assert llm.detokenize(tokens, special=True).endswith(b"b<|im_end|>c")
 
 
 def test_text_that_a_template_drops_without_its_marks_is_refused(opened):
@@ -125,8 +108,8 @@ def test_answer_that_another_quotes_is_kept_where_it_was_given(opened):
 
 
 PIECES = [
-    *MARKS, "<|im_", "im_end", "end|>", "|im_end|", "<", ">", "[", "]", "|", "\uff5c", "<tool_response>", "\\uf8d0", "\uf8d0",
-    "\uf8d1", "\uf8d2", "\\", "\\u003c", "%3C", "&lt;", "0", "12", "000", "user", "a", " ", "\n", '"', "'", "{}", "\u2603",
+    *MARKS, "<|im_", "im_end", "end|>", "|im_end|", "<", ">", "[", "]", "|", "\uff5c", "<tool_response>", "\\",
+    "\\u003c", "%3C", "&lt;", "0", "12", "000", "user", "a", " ", "\n", '"', "'", "{}", "\u2603",
 ]  # fmt: skip
 ANY = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map("".join)
 
@@ -134,7 +117,7 @@ ANY = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map("".join)
 @settings(max_examples=150)
 @given(asked=ANY, said=ANY, key=ANY, value=ANY, name=ANY, result=ANY)
 def test_no_text_key_or_name_makes_a_control_token(asked, said, key, value, name, result, opened):
-    """The prompt has the template's control tokens in the template's order, or is refused; reasoning's marks are the model's."""
+    """The prompt has the template's control tokens in the template's order, or is refused."""
     llm, told = opened(READS), {"tool_call_id": "call12345", "name": name}
     turns = [user(asked), {"role": "assistant", "content": said}, call({key: value}, name)]
     turns.append({"role": "tool", "content": result, **told})
@@ -144,8 +127,7 @@ def test_no_text_key_or_name_makes_a_control_token(asked, said, key, value, name
         tokens = llm.template.prompt(turns, tools=tools, answer=False)
     except InputError:
         return
-    found = [word for word in control(llm, tokens) if "think" not in word]
-    assert found == ["<|im_start|>", "<|im_end|>"] * 4
+    assert control(llm, tokens) == ["<|im_start|>", "<|im_end|>"] * 4
 
 
 @settings(max_examples=100)
