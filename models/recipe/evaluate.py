@@ -26,7 +26,7 @@ from models.recipe.eagle3 import read_head
 from models.recipe.gguf_io import Source
 from models.recipe.rows import Corpus, Recording
 from models.recipe.student import read_student
-from pyspec.errors import TrainingError
+from pyspec.errors import PyspecError, TrainingError
 from pyspec.machine.files import file_sha256
 
 DRAFTS = ("llama", "eagle3")  # architectures of drafts
@@ -153,7 +153,7 @@ def main(
         for path in draft:
             predictors[path.stem] = Replay(path, target, steps, window).guess
         totals = score_all(names, folder, predictors)
-    except TrainingError as error:
+    except PyspecError as error:
         raise click.ClickException(str(error)) from error
     show(totals, Console(width=200))
     if json_path:

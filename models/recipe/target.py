@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pyspec._lib import find_function
 from pyspec.errors import TrainingError
-from pyspec.gguf.check import extra_buffers
+from pyspec.gguf.check import Loading, check_model
 
 Row = tuple[int, int, int]
 """A token, its position and its sequence."""
@@ -38,7 +38,7 @@ def _states_call(name: str, result: Any, *more: Any) -> Any:
 class Target:
     """One model with `slots` sequences of `depth` positions each; embeddings on, pooling none.
 
-    `layers` are those whose inputs `features` gives after each decode.
+    `layers` are those whose inputs `features` gives after each decode. Raises `TrainingError` or `ModelError`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Target:
         lc.llama_backend_init()
         params = lc.llama_model_default_params()
         params.n_gpu_layers = -1 if gpu else 0
-        params.use_extra_bufts = extra_buffers()
+        params.use_extra_bufts = check_model(path, loading=Loading(params.n_gpu_layers))
         self.model = lc.llama_model_load_from_file(str(path).encode(), params)
         if not self.model:
             raise TrainingError(f"llama.cpp cannot load {path}", "give a complete GGUF file")

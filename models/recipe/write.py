@@ -21,7 +21,7 @@ from models.recipe import prompts
 from models.recipe.rows import Meta, Recording, RecordingWriter, need_space
 from models.recipe.target import Row, Target, best
 from models.recipe.text import Answer, known
-from pyspec.errors import TrainingError
+from pyspec.errors import PyspecError, TrainingError
 from pyspec.machine.files import file_sha256
 
 
@@ -316,7 +316,7 @@ def main(
             slots, answer, longest_prompt, top, warm, seed=seed, layers=watched, known=answers
         )
         rows = write(target, out, queue, tokens, options, threads, gpu)
-    except TrainingError as error:
+    except PyspecError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{out}: {rows} rows", err=True)
 

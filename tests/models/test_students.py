@@ -10,13 +10,13 @@ from pyspec.errors import TrainingError
 
 torch = pytest.importorskip("torch", reason="the recipe needs the extra [train]")
 
-import llama_cpp as lc  # noqa: E402
 from helpers.make_target import write_target  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 
 from models.recipe import evaluate, export, gguf_io, train, trainer  # noqa: E402
 from models.recipe.rows import Corpus, Recording  # noqa: E402
 from models.recipe.student import read_student, rollout_mask  # noqa: E402
+from models.recipe.target import Target  # noqa: E402
 from models.recipe.trainer import SoftmaxIds  # noqa: E402
 
 SIZES = [
@@ -43,26 +43,12 @@ def exported(run, target, data, out, kind):
     return out
 
 
-def llama_logits(path, tokens, vocab):
-    model = lc.llama_model_load_from_file(str(path).encode(), lc.llama_model_default_params())
-    assert model
-    options = lc.llama_context_default_params()
-    options.n_ctx, options.n_threads, options.n_threads_batch = 256, 1, 1
-    context = lc.llama_init_from_model(model, options)
-    assert lc.llama_decode(context, batch_of(tokens)) == 0
-    found = np.ctypeslib.as_array(lc.llama_get_logits(context), shape=(len(tokens), vocab)).copy()
-    lc.llama_free(context)
-    lc.llama_model_free(model)
+def llama_logits(path, tokens):
+    model = Target(path, 1, 256, threads=1)
+    logits, _ = model.decode([(token, i, 0) for i, token in enumerate(tokens)])
+    found = logits.copy()
+    model.close()
     return found
-
-
-def batch_of(tokens):
-    batch = lc.llama_batch_init(len(tokens), 0, 1)
-    batch.n_tokens = len(tokens)
-    for i, token in enumerate(tokens):
-        batch.token[i] = token
-        batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = i, 1, 0, 1
-    return batch
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("f32", 0.02), ("q8_0", 0.05), ("q4_0", 0.08)])
@@ -72,7 +58,7 @@ def test_llama_computes_what_torch_does(
     """The GGUF read back into torch gives llama.cpp's logits up to its rounding of activations."""
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", kind)
     tokens = Recording(recording).sequence(1)["token"].tolist()
-    logits = llama_logits(path, tokens, 320)
+    logits = llama_logits(path, tokens)
     student = read_student(gguf_io.Source(path))
     with torch.no_grad():
         wanted = student.states(torch.tensor([tokens]))[0] @ student.embedding.weight.T

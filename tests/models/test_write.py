@@ -1,10 +1,11 @@
 """The write step against a tiny target: what is recorded is what llama.cpp says."""
 
+import llama_cpp as lc
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from models.recipe import write
+from models.recipe import target, write
 from models.recipe.rows import Recording
 from models.recipe.target import Target, best
 from pyspec.errors import TrainingError
@@ -77,4 +78,16 @@ def test_command_names_a_missing_target(prompt_file, tmp_path):
     arguments = ["--target", str(tmp_path / "no.gguf"), "--prompts", str(prompt_file)]
     result = CliRunner().invoke(write.main, [*arguments, "--out", str(tmp_path / "r")])
     assert result.exit_code == 1
-    assert "llama.cpp cannot load" in result.output
+    assert "there is no file" in result.output
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_extra_buffers_that_crash_are_left_off(tiny_target, monkeypatch, works):
+    """AMX's kernels end the process in some builds, as the trial of a file finds out."""
+    loaded, load = [], lc.llama_model_load_from_file
+    monkeypatch.setattr(target, "check_model", lambda *_, **__: works)
+    monkeypatch.setattr(
+        lc, "llama_model_load_from_file", lambda p, params: loaded.append(params.use_extra_bufts) or load(p, params)
+    )  # fmt: skip
+    Target(tiny_target, 1, 512, threads=1).close()
+    assert loaded == [works]
