@@ -135,6 +135,8 @@ def _load(chat: Chat, argument: str, called: str = "") -> None:
     saved = dialogue.load(path)
     conversation = dialogue.restore(saved)
     chat.conversation, chat.pending, chat.file = conversation, "", path
+    if chat.log is not None:
+        chat.log = dialogue.new_path()  # the former conversation stays in the log
     if note := dialogue.held_with(saved, chat.model.target().name):
         chat.screen.note(note)
     loaded = counted(len(conversation.exchanges), "exchange")

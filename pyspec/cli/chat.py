@@ -27,6 +27,7 @@ from pyspec.cli.options import (
     SamplerOptions,
     ShownOptions,
 )
+from pyspec.errors import OptionError
 from pyspec.screen.display import screen_of
 
 EXAMPLES = [
@@ -82,6 +83,8 @@ def chat(
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if options.going_on and options.saved is not None:
+        raise OptionError("two chats are given", "use either --continue or --load")
     resumed = newest() if options.going_on else None
     if options.going_on and models.model is None:
         models = replace(models, model=last_model())

@@ -292,7 +292,7 @@ def _keep(
     last = conversation.exchanges[-1]
     last.answer = unended(answer, model.piece)
     last.seed = answer.speculation.get("seed", seed)
-    path = path or (new_path() if dialogue.log else None)
+    path = (path or new_path()) if dialogue.log else None
     if path is None:
         return
     try:

@@ -45,6 +45,18 @@ def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder):
         execute(chat, "/chats 3")
 
 
+def test_a_chat_that_is_loaded_leaves_the_former_in_the_log(folder, tmp_path):
+    """It was written over it."""
+    chat, other = keep("first"), tmp_path / "other"
+    dialogue.save(other, keep("second").conversation, chat.model.target())
+    former = chat.log
+    execute(chat, f"/load {other}")
+    chat.send("third")
+    assert [m.content for m in dialogue.load(former).messages] == ["first", "fine"]
+    loaded = [m.content for m in dialogue.load(chat.log).messages]
+    assert loaded == ["second", "fine", "third", "fine"]
+
+
 def test_a_chat_is_forgotten_and_not_kept_any_more(folder):
     other, chat = keep("other"), keep("secret")
     execute(chat, "/forget")

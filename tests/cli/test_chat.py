@@ -214,6 +214,12 @@ def test_a_terminal_without_a_screen_is_told_what_is_waited_for(tiny_ascii, tmp_
     assert out.read_text().strip()
 
 
+def test_one_chat_is_continued(tiny_ascii, tmp_path):
+    """The newest one was written over by the one that was loaded."""
+    done = run(*words(tiny_ascii), "--continue", "--load", tmp_path / "x", stdin=b"hi")
+    assert (done.returncode, "either --continue or --load" in done.stderr) == (2, True)
+
+
 def test_chats_are_kept_and_go_on(smollm2, tmp_path):
     chat = partial(run, *words(smollm2, "-n", "4"), PYSPEC_CHATS=str(tmp_path))
     first = chat(stdin=b"Say one.")
@@ -228,3 +234,6 @@ def test_chats_are_kept_and_go_on(smollm2, tmp_path):
     assert talk[::2] == ["Say one.", "Say two.", "Say three."]
     assert talk[-1] == done.stdout.removesuffix("\n")
     assert list(tmp_path.iterdir()) == [path]
+    before = path.read_bytes()
+    done = run("generate", "-m", smollm2, *common, "--no-log", "Four.", PYSPEC_CHATS=str(tmp_path))
+    assert (done.returncode, path.read_bytes() == before) == (0, True)
