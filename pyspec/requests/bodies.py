@@ -55,8 +55,6 @@ class Body(UndoneFields, kw_only=True):
         """The user whose remembered texts may draft for this request, "" for none."""
         return self.safety_identifier or self.user or ""
 
-    form: ClassVar[str] = CHAT
-
     most_answers: ClassVar[int] = 16  # how many answers to one prompt may be asked for
 
     @property
@@ -71,20 +69,9 @@ class Body(UndoneFields, kw_only=True):
     def n_prompts(self) -> int:
         return 1
 
-    @property
-    def streams(self) -> bool:
-        return bool(self.stream)
-
     def records(self, name: str) -> list[Record]:
         """A record for each prompt. name: their id. Raises InputError, or any error of a malformed body."""
         raise NotImplementedError
-
-    @property
-    def budget(self) -> int | None:
-        """Maximal tokens of reasoning, under any API's name."""
-        thinking, reasoning = self.thinking or {}, self.reasoning or {}
-        budgets = self.reasoning_budget, thinking.get("budget_tokens"), reasoning.get("max_tokens")
-        return next((each for each in budgets if each is not None), None)
 
     def _chat(
         self,
@@ -124,9 +111,11 @@ class Body(UndoneFields, kw_only=True):
             wanted["top_p"] = MIN_TOP_P
         if self.max_tokens == -1:  # clients of llama.cpp send it for as many as fit
             wanted["max_tokens"] = MAX_TOKENS
-        wanted["reasoning_budget"] = self.budget
-        told = self.enable_thinking, self.think, (self.reasoning or {}).get("enabled")
-        if False in told or (self.thinking or {}).get("type") == "disabled":
+        thinking, reasoning = self.thinking or {}, self.reasoning or {}
+        budgets = self.reasoning_budget, thinking.get("budget_tokens"), reasoning.get("max_tokens")
+        wanted["reasoning_budget"] = next((each for each in budgets if each is not None), None)
+        told = self.enable_thinking, self.think, reasoning.get("enabled")
+        if False in told or thinking.get("type") == "disabled":
             wanted["reasons"] = False
         return {**wanted, "id": name, "stop": stop, "seed": seed, "language": self._language()}
 
@@ -212,8 +201,6 @@ class CompletionBody(Body, kw_only=True):
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None
-
-    form = COMPLETION
 
     @property
     def _prompts(self) -> list[Any]:

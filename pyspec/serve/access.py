@@ -98,20 +98,20 @@ def facts(pending: PendingRequest | None) -> dict[str, Any]:
     """Figures of a request: tokens, time to the first one, finish reasons."""
     if pending is None:
         return {}
-    ended = [result for result, _ in pending.ended.values()]
+    ended = [choice for choice in pending.choices if choice.result is not None]
+    results = [choice.result for choice in ended]
     known: dict[str, Any] = {
         "id": pending.name,
         "model": pending.serving.model,
-        "stream": pending.body.streams,
+        "stream": bool(pending.body.stream),
         "answers": len(pending.answers),
         "prompt_tokens": pending.prompt_tokens,
-        "prompt_kept": sum(result.speculation.get("prompt_kept", 0) for result in ended),
-        "completion_tokens": sum(result.usage.completion_tokens for result in ended),
-        "finish_reasons": [result.finish_reason for result in ended],
+        "prompt_kept": sum(result.speculation.get("prompt_kept", 0) for result in results),
+        "completion_tokens": sum(result.usage.completion_tokens for result in results),
+        "finish_reasons": [result.finish_reason for result in results],
     }
-    if pending.ended:
-        firsts = (times["first_token_ms"] for _, times in pending.ended.values())
-        known["first_token_ms"] = min(firsts)
+    if ended:
+        known["first_token_ms"] = min(choice.times["first_token_ms"] for choice in ended)
     return known
 
 

@@ -161,7 +161,7 @@ class Handlers:
             async with self._fleet.using(body.model):
                 return json_response(empty)
         begins = self._begin(request, interface, body, len(data), holder)
-        if not body.streams:
+        if not body.stream:
             return await _whole_answer(interface, request, *await begins)
         begun, every = asyncio.ensure_future(begins), self._serving.ping
         await asyncio.wait({begun}, timeout=every)
@@ -321,10 +321,9 @@ async def _whole_answer(
 
 async def _whole(interface: Interface, pending: PendingRequest) -> dict[str, Any]:
     """The body of a response that is not streamed. Raises AnswerFailed."""
-    choices = pending.choices()
-    async for _ in pending.updates(choices):
+    async for _ in pending.updates():
         pass
-    return interface.whole(pending, choices)
+    return interface.whole(pending)
 
 
 async def _gone(receive: Receive) -> None:

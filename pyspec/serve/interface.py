@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from pyspec.engine.answer import Answer
 from pyspec.engine.statistics import times_among
 from pyspec.errors import AnswerFailed, ContextOverflow, PyspecError
 from pyspec.requests.bodies import Body
+from pyspec.requests.records import Record
 from pyspec.serve import ServerSettings
 from pyspec.text.parser import joined
 from pyspec.text.parts import AnswerPart, Piece, RecordResult, Token, TokenLogprobs, object_of
@@ -36,7 +37,7 @@ Admission = tuple["PendingRequest", "Callable[[], None]"]  # a running one, and 
 
 @dataclass
 class PendingRequest:
-    """A running request: its answers, and their pieces that the reader has not taken yet. Only the loop's thread may use it."""
+    """A running request: its answers, and as choices what came of them. Only the loop's thread may use it."""
 
     serving: ServerSettings
     piece: Callable[[int], bytes]  # returns a token's bytes
@@ -46,15 +47,13 @@ class PendingRequest:
     name: str
     begun: float = field(default_factory=time.perf_counter)
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
-    ended: dict[int, tuple[RecordResult, dict[str, float]]] = field(default_factory=dict)
-    _firsts: dict[int, float] = field(default_factory=dict)
-    _brought: dict[int, list[Piece | RecordResult]] = field(default_factory=dict)
+    _grown: dict[int, None] = field(default_factory=dict)  # choices that the reader has to look at
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _silent: bool = False
 
-    def choices(self) -> list[Choice]:
-        """A new, empty `Choice` for each answer."""
-        return [Choice(self, i) for i in range(len(self.answers))]
+    def __post_init__(self) -> None:
+        made = enumerate(answer.record for answer in self.answers)
+        self.choices = [Choice(i, record, self.piece, self.begun) for i, record in made]
 
     @property
     def prompt_tokens(self) -> int:
@@ -62,16 +61,14 @@ class PendingRequest:
         return sum(len(answer.tokens) for answer in self.answers[:: self.body.n or 1])
 
     def put(self, index: int, brought: Piece | RecordResult) -> None:
-        """Add a piece or the result to the answer of this index. Results are counted whether or not they are read."""
-        self._firsts.setdefault(index, time.perf_counter())
-        self._brought.setdefault(index, []).append(brought)
+        """Add a piece or the result to the choice of this index. Results are counted whether or not they are read."""
+        choice = self.choices[index]
+        choice.put(brought)
         if isinstance(brought, RecordResult):
-            now, tokens = time.perf_counter(), brought.usage.completion_tokens
-            times = times_among(self.begun, self._firsts[index], now, tokens)
-            self.ended[index] = brought, times
-            if (error := brought.error) and AnswerFailed(error.message, error.type).http[0] == 500:
-                log.error("answer %s failed: %s", self.name, error.message)
-            self.answered(brought, times)
+            if (error := choice.error) is not None and error.http[0] == 500:
+                log.error("answer %s failed: %s", self.name, error)
+            self.answered(brought, choice.times)
+        self._grown[index] = None
         self._arrived.set()
 
     def ping(self) -> None:
@@ -79,62 +76,72 @@ class PendingRequest:
         self._silent = True
         self._arrived.set()
 
-    async def updates(self, choices: Sequence[Choice]) -> AsyncIterator[Choice | None]:
+    async def updates(self) -> AsyncIterator[Choice | None]:
         """Yield each choice that has grown, until all have ended; None for a ping. Raises AnswerFailed."""
-        while not all(choice.result for choice in choices):
+        while self._grown or not all(choice.result for choice in self.choices):
             await self._arrived.wait()
             self._arrived.clear()
             if self._silent:
                 self._silent = False
                 yield None
-            taken, self._brought = self._brought, {}
-            for index, brought in taken.items():
-                choices[index].take(brought)
-                yield choices[index]
+            while self._grown:
+                index = next(iter(self._grown))
+                del self._grown[index]
+                if (error := self.choices[index].error) is not None:
+                    raise error
+                yield self.choices[index]
 
 
 class Choice:
-    """One answer of a request as it grows."""
+    """One answer of a request as it grows. piece: returns a token's bytes. begun: when the request came."""
 
-    def __init__(self, pending: PendingRequest, index: int) -> None:
-        self.pending, self.index = pending, index
+    def __init__(
+        self, index: int, record: Record, piece: Callable[[int], bytes], begun: float
+    ) -> None:
+        self.index, self.record, self.piece, self._begun = index, record, piece, begun
         self.result: Any = None  # at the end
-        self.block: dict[str, Any] = {}  # statistics of speculation, at the end
+        self.times: dict[str, float] = {}  # at the end
         self.likely: list[tuple[Token, TokenLogprobs | None]] = []  # of tokens not yet written
         self.details: list[dict[str, Any]] = []  # their sources, where the client wants them
         self._parts: list[AnswerPart] = []
+        self._first = 0.0  # when something came
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def take(self, brought: Sequence[Piece | RecordResult]) -> None:
-        """Add pieces, and the result. Raises AnswerFailed."""
-        speculation = self.pending.body.speculation
-        for each in brought:
-            if isinstance(each, RecordResult):
-                self._end(each)
-                continue
-            self._parts += each.parts
-            self.likely += zip(each.tokens, each.likely)
-            if speculation is not None and speculation.tokens:
-                self.details += map(self._detail, each.tokens)
+    def put(self, brought: Piece | RecordResult) -> None:
+        """Add a piece, or the result."""
+        now = time.perf_counter()
+        self._first = self._first or now
+        if isinstance(brought, RecordResult):
+            tokens = brought.usage.completion_tokens
+            self.result = brought
+            self.times = times_among(self._begun, self._first, now, tokens)
+            return
+        self._parts += brought.parts
+        self.likely += zip(brought.tokens, brought.likely)
+        if self.record.speculation is not None and self.record.speculation.tokens:
+            self.details += map(self._detail, brought.tokens)
 
     def _detail(self, token: Token) -> dict[str, Any]:
-        piece = self.pending.piece
-        made = token.described(self._decoder.decode(piece(token.id)))
+        made = token.described(self._decoder.decode(self.piece(token.id)))
         if token.preferred != token.id:
-            made["preferred"] = piece(token.preferred).decode("utf-8", "replace")
+            made["preferred"] = self.piece(token.preferred).decode("utf-8", "replace")
         return made
 
-    def _end(self, result: RecordResult) -> None:
-        if result.error is not None:
-            raise AnswerFailed(result.error.message, result.error.type)
-        self.result = result
-        _, timings = self.pending.ended[self.index]
-        self.block = {**result.speculation, "timings": timings}
+    @property
+    def error(self) -> AnswerFailed | None:
+        """Why the answer failed."""
+        failure = self.result and self.result.error
+        return AnswerFailed(failure.message, failure.type) if failure else None
 
-    def taken(self) -> list[AnswerPart]:
-        """Take the parts that arrived since the last call."""
+    @property
+    def block(self) -> dict[str, Any]:
+        """Statistics of speculation, at the end."""
+        return {**self.result.speculation, "timings": self.times}
+
+    def taken(self) -> tuple[list[AnswerPart], bool]:
+        """Take the parts since the last call, and whether they are the last. More may come while they are written."""
         parts, self._parts = self._parts, []
-        return joined(parts)
+        return joined(parts), self.result is not None
 
 
 @dataclass
@@ -205,7 +212,7 @@ class Interface:
     kind: str  # its label in metrics
     prefix: str  # of its responses' ids
     body: type[Body]  # of its requests
-    whole: Callable[[PendingRequest, list[Choice]], dict[str, Any]]  # once all choices have ended
+    whole: Callable[[PendingRequest], dict[str, Any]]  # once all choices have ended
     # while they grow; it may raise AnswerFailed
     events: Callable[[PendingRequest], AsyncIterator[bytes]]
     # an error's body from status, code and message

@@ -11,8 +11,9 @@ from helpers.asking import chat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.requests.records import COMPLETION
+from pyspec.requests.records import COMPLETION, Record
 from pyspec.serve.apis.completions import LogprobWriter
+from pyspec.serve.interface import Choice
 from pyspec.text.parts import Source, Token, TokenLogprobs
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
@@ -204,7 +205,7 @@ def likely(ids, top=None):
 
 
 def writer():
-    return LogprobWriter(COMPLETION, PIECES.__getitem__)
+    return LogprobWriter(Choice(0, Record(id="", form=COMPLETION), PIECES.__getitem__, 0.0))
 
 
 def test_a_split_character_counts_once():

@@ -1,5 +1,6 @@
 """Clients that leave, read slowly, or never: their answers end, and nobody else waits."""
 
+import asyncio
 import json
 import logging
 import math
@@ -7,13 +8,18 @@ import re
 import socket
 import struct
 import threading
+from types import SimpleNamespace
 
 import pytest
 from helpers.asking import LEAST, begun, body, post, raw, rest
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.engine.scheduler import Scheduler
-from pyspec.serve import interface
+from pyspec.requests.bodies import decoded, records_of
+from pyspec.serve import ServerSettings, interface
+from pyspec.serve.app import INTERFACES
+from pyspec.serve.interface import PendingRequest
+from pyspec.text.parts import AnswerPart, Piece, RecordResult
 
 BIG = body(stream=True, max_tokens=900, logprobs=True, top_logprobs=20)
 
@@ -178,6 +184,36 @@ def test_a_stream_that_has_not_begun_shows_that_it_goes_on(serve, held, path):
     assert said.rstrip().endswith((b"[DONE]", b"}"))
     assert b'"error":{' not in said
     server.wait_idle()
+
+
+PARTS = [
+    AnswerPart("reasoning", "Hm."), AnswerPart("content", "Yes."), AnswerPart("call", "f", 0, "c"), AnswerPart("arguments", "{}"),
+]  # fmt: skip
+SAID = [*(Piece((), parts=[part]) for part in PARTS)]
+SAID.append(RecordResult.of(PARTS, index=0, id="", prompt_sha256="", finish_reason="tool_calls"))
+
+
+async def written(path, first):
+    """What is streamed where only so much is there at first, and the rest comes while the first event is sent."""
+    api = INTERFACES[path]
+    body = decoded(api.body, json.dumps(LEAST.get(path, LEAST["/v1/chat/completions"])).encode())
+    answers = [SimpleNamespace(record=records_of(body, "a")[0], tokens=[1])]
+    pending = PendingRequest(
+        ServerSettings("m"), bytes, lambda *_: None, body, answers, "x_y", created=0
+    )
+    for each in SAID[:first]:
+        pending.put(0, each)
+    found, rest = b"", SAID[first:]
+    async for event in api.events(pending):
+        found += event
+        while rest:
+            pending.put(0, rest.pop(0))
+    return re.sub(rb"\d[\d.e-]*", b"N", found)
+
+
+@pytest.mark.parametrize("path", [*LEAST, "/api/chat"])
+def test_what_comes_while_an_event_is_sent_is_told_once_and_in_its_turn(path):
+    assert asyncio.run(written(path, 1)) == asyncio.run(written(path, len(SAID)))
 
 
 REFUSED = {

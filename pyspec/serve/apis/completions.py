@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -24,36 +24,36 @@ from pyspec.text.messages import DeltaWriter
 from pyspec.text.parts import Likely, TokenLogprobs, chat_logprobs
 
 
-def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
-    body = _frame(pending, [_whole(choice) for choice in choices])
-    blocks = [choice.block for choice in choices]
+def whole(pending: PendingRequest) -> dict[str, Any]:
+    body = _frame(pending, [_whole(choice) for choice in pending.choices])
+    blocks = [_block(choice) for choice in pending.choices]
     block = blocks[0] if len(blocks) == 1 else {"choices": blocks}
-    return {**body, "usage": _usage(choices), "speculation": block}
+    return {**body, "usage": _usage(pending), "speculation": block}
 
 
 def _whole(choice: Choice) -> dict[str, Any]:
     """A finished answer as a choice of a response's body."""
-    body = choice.pending.body
-    shown = choice_of(body.form, choice.index, choice.result)
-    if choice.pending.answers[choice.index].record.logprobs is not None:
-        shown["logprobs"] = LogprobWriter(body.form, choice.pending.piece).write(choice.likely)
-    if choice.details:
-        choice.block["tokens"] = choice.details
+    shown = choice_of(choice.record.form, choice.index, choice.result)
+    if choice.record.logprobs is not None:
+        shown["logprobs"] = LogprobWriter(choice).write(choice.likely)
     return shown
+
+
+def _block(choice: Choice) -> dict[str, Any]:
+    return {**choice.block, "tokens": choice.details} if choice.details else choice.block
 
 
 async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     """The chunks of all choices, then `[DONE]`. None comes before the first text: until then another replica could answer."""
-    choices = pending.choices()
-    writers = [_ChunkWriter(choice) for choice in choices]
-    async for choice in pending.updates(choices):
+    writers = [_ChunkWriter(pending, choice) for choice in pending.choices]
+    async for choice in pending.updates():
         if choice is None:
             yield PING
             continue
         for each in writers[choice.index].events():
             yield each
     if (pending.body.stream_options or {}).get("include_usage"):
-        yield data_event({**_frame(pending, [], chunk=True), "usage": _usage(choices)})
+        yield data_event({**_frame(pending, [], chunk=True), "usage": _usage(pending)})
     yield b"data: [DONE]\n\n"
 
 
@@ -61,7 +61,7 @@ def _frame(
     pending: PendingRequest, choices: list[dict[str, Any]], *, chunk: bool = False
 ) -> dict[str, Any]:
     """The body of a response with these choices, or of a chunk of it."""
-    form = pending.body.form
+    form = pending.choices[0].record.form
     body = body_of(form, pending.name, pending.serving.model, pending.created, choices)
     return {**body, "object": "chat.completion.chunk"} if chunk and form == CHAT else body
 
@@ -69,18 +69,18 @@ def _frame(
 class _ChunkWriter:
     """Writes the chunks of a choice; a chat's first one has the role."""
 
-    def __init__(self, choice: Choice) -> None:
-        self._choice, pending = choice, choice.pending
-        self._is_chat = pending.body.form == CHAT
-        self._logprobs = LogprobWriter(pending.body.form, pending.piece)
-        self._deltas = DeltaWriter(pending.answers[choice.index].record.custom or ())
+    def __init__(self, pending: PendingRequest, choice: Choice) -> None:
+        self._pending, self._choice = pending, choice
+        self._is_chat = choice.record.form == CHAT
+        self._logprobs = LogprobWriter(choice)
+        self._deltas = DeltaWriter(choice.record.custom or ())
         self._begun = not self._is_chat
 
     def events(self) -> Iterator[bytes]:
         """Take what arrived as events."""
         choice = self._choice
-        ended = choice.result is not None
-        deltas = self._deltas.write(choice.taken(), ended=ended)
+        parts, ended = choice.taken()
+        deltas = self._deltas.write(parts, ended=ended)
         if not deltas and (choice.likely or choice.details):
             deltas = [{"content": ""}]
         if not self._begun and (deltas or ended):
@@ -106,16 +106,16 @@ class _ChunkWriter:
         return {**chunk, "speculation": self._choice.block}
 
     def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        choice = self._choice
-        made: dict[str, Any] = {"index": choice.index, "finish_reason": reason, "logprobs": None}
+        index = self._choice.index
+        made: dict[str, Any] = {"index": index, "finish_reason": reason, "logprobs": None}
         made |= {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
-        return _frame(choice.pending, [made], chunk=True)
+        return _frame(self._pending, [made], chunk=True)
 
 
-def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
-    results = [choice.result for choice in choices]
-    firsts = results[:: choices[0].pending.body.n or 1]  # the prompt of several choices counts once
-    prompt = sum(result.usage.prompt_tokens for result in firsts)
+def _usage(pending: PendingRequest) -> dict[str, Any]:
+    results = [choice.result for choice in pending.choices]
+    firsts = results[:: pending.body.n or 1]  # the prompt of several choices counts once
+    prompt = pending.prompt_tokens
     kept = sum(result.speculation.get("prompt_kept", 0) for result in firsts)
     answer = sum(result.usage.completion_tokens for result in results)
     reasoned = sum(result.reasoned for result in results)
@@ -129,10 +129,10 @@ def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
 
 
 class LogprobWriter:
-    """Writes the log-probabilities of an answer, at once or in parts. form: chat or text. piece: returns a token's bytes."""
+    """Writes the log-probabilities of an answer, at once or in parts."""
 
-    def __init__(self, form: str, piece: Callable[[int], bytes]) -> None:
-        self._form, self._piece = form, piece
+    def __init__(self, choice: Choice) -> None:
+        self._form, self._piece = choice.record.form, choice.piece
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._written = 0
 
@@ -202,7 +202,6 @@ class InfillBody(Body):
     response_fields: Any = None
     t_max_predict_ms: Any = None
 
-    form = COMPLETION
     most_answers = 1
 
     def records(self, name: str) -> list[Record]:
@@ -216,14 +215,15 @@ class InfillBody(Body):
         ]
 
 
-def _filled(_pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
-    (choice,) = choices
-    return {**_end(choice), "content": choice.result.text}
+def _filled(pending: PendingRequest) -> dict[str, Any]:
+    (choice,) = pending.choices
+    return {**_end(pending), "content": choice.result.text}
 
 
-def _end(choice: Choice) -> dict[str, Any]:
+def _end(pending: PendingRequest) -> dict[str, Any]:
     """The last event of an answer: finish reason, counts and times."""
-    result, pending, times = choice.result, choice.pending, choice.block["timings"]
+    (choice,) = pending.choices
+    result, times = choice.result, choice.times
     kind = "word" if result.stop_string else _STOPS.get(result.finish_reason, "eos")
     n, read = result.usage.completion_tokens, result.usage.prompt_tokens
     rest = times["total_ms"] - times["first_token_ms"]
@@ -252,13 +252,12 @@ def _end(choice: Choice) -> dict[str, Any]:
 
 async def _filling(pending: PendingRequest) -> AsyncIterator[bytes]:
     """The answer as it grows, and its end, as server-sent events."""
-    choices = pending.choices()
-    async for choice in pending.updates(choices):
+    async for choice in pending.updates():
         if choice is None:
             yield PING
-        elif text := "".join(part.text for part in choice.taken()):
+        elif text := "".join(part.text for part in choice.taken()[0]):
             yield data_event({"content": text, "stop": False})
-    yield data_event(_end(choices[0]))
+    yield data_event(_end(pending))
 
 
 INFILL = Interface(

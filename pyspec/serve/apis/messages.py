@@ -15,7 +15,6 @@ from pyspec.serve.interface import (
     PING,
     AnswerBlock,
     AnswerBlocks,
-    Choice,
     Interface,
     PendingRequest,
     event,
@@ -262,13 +261,13 @@ def _usage(result: Result) -> dict[str, int]:
     }
 
 
-def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+def whole(pending: PendingRequest) -> dict[str, Any]:
     """The body of a response that is not streamed.
 
     A truncated call becomes text, since clients would run it. It is left out where the request demands a call.
     """
-    (choice,), blocks = choices, AnswerBlocks()
-    for _ in blocks.take(choice.taken()):
+    (choice,), blocks = pending.choices, AnswerBlocks()
+    for _ in blocks.take(choice.taken()[0]):
         pass
     demanded = (pending.body.tool_choice or {}).get("type") in ("any", "tool")
     shown = [block for block in blocks.all if block.whole or not demanded]
@@ -283,10 +282,9 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     Only comments are sent before the first text: until then another replica could still answer. A truncated call has begun by
     then, as in Anthropic's own streams: clients know by `max_tokens` that its input is incomplete.
     """
-    blocks, choices = AnswerBlocks(), pending.choices()
-    message = _message(pending, len(pending.answers[0].tokens))
+    blocks, message = AnswerBlocks(), _message(pending, pending.prompt_tokens)
     begun = False
-    async for choice in pending.updates(choices):
+    async for choice in pending.updates():
         if choice is None:
             yield event({"type": "ping"}) if begun else PING
             continue
@@ -294,11 +292,11 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
             begun = True
             yield event({"type": "message_start", "message": message})
             yield event({"type": "ping"})
-        for step, block, text in blocks.take(choice.taken()):
+        for step, block, text in blocks.take(choice.taken()[0]):
             yield _step(step, block, text)
     for step, block, text in blocks.end():
         yield _step(step, block, text)
-    (choice,) = choices
+    (choice,) = pending.choices
     ended = {"delta": _ended(pending, choice.result), "usage": _usage(choice.result)}
     yield event({"type": "message_delta", **ended, "speculation": choice.block})
     yield event({"type": "message_stop"})

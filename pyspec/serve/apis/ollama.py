@@ -58,11 +58,7 @@ class OllamaBody(Body):
                 setattr(self, "max_tokens" if key == "num_predict" else key, value)
         if self.max_tokens == _AS_MUCH_AS_FITS:
             self.max_tokens = -1
-
-    @property
-    def streams(self) -> bool:
-        """Whether the answer is to be streamed, which is the default."""
-        return self.stream is not False
+        self.stream = self.stream is not False  # the default is to stream
 
     @property
     def unasked(self) -> dict[str, Any] | None:
@@ -179,7 +175,7 @@ def _answer(pending: PendingRequest, *, done: bool) -> dict[str, Any]:
 
 def _end(choice: Choice) -> dict[str, Any]:
     """An answer's finish reason, counts and durations in nanoseconds."""
-    result, times = choice.result, choice.block["timings"]
+    result, times = choice.result, choice.times
     total, first = (int(1e6 * times[name]) for name in ("total_ms", "first_token_ms"))
     reason = "length" if openai_reason(result.finish_reason) == "length" else "stop"
     return {
@@ -194,8 +190,8 @@ def _end(choice: Choice) -> dict[str, Any]:
     }
 
 
-def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
-    (choice,) = choices
+def whole(pending: PendingRequest) -> dict[str, Any]:
+    (choice,) = pending.choices
     result = choice.result
     said = _said(pending.body, result.text, result.reasoning, result.calls)
     return {**_answer(pending, done=True), **said, **_end(choice)}
@@ -203,21 +199,20 @@ def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
 
 async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     """Lines as the answer grows. Calls are sent whole, before the last line."""
-    choices = pending.choices()
-    async for choice in pending.updates(choices):
-        for said in _lines(choice) if choice is not None else ():
+    async for choice in pending.updates():
+        for said in _lines(pending.body, choice) if choice is not None else ():
             yield _line({**_answer(pending, done=False), **said})
-    yield _line({**_answer(pending, done=True), **_said(pending.body), **_end(choices[0])})
+    yield _line({**_answer(pending, done=True), **_said(pending.body), **_end(pending.choices[0])})
 
 
-def _lines(choice: Choice) -> Iterator[dict[str, Any]]:
-    body = choice.pending.body
-    for part in choice.taken():
+def _lines(body: Body, choice: Choice) -> Iterator[dict[str, Any]]:
+    parts, ended = choice.taken()
+    for part in parts:
         if part.kind == "reasoning":
             yield _said(body, thinking=part.text)
         elif part.kind in ("content", "broken") and part.text:
             yield _said(body, part.text)
-    if choice.result is not None and choice.result.calls:
+    if ended and choice.result.calls:
         yield _said(body, calls=choice.result.calls)
 
 

@@ -349,15 +349,15 @@ class ResponseWriter:
 
     def take(self, choice: Choice) -> Iterator[dict[str, Any]]:
         """Take what arrived as events, including those of the end."""
-        parts = choice.taken()
-        if choice.result is not None and not parts and not self._blocks.all:
+        parts, ended = choice.taken()
+        if ended and not parts and not self._blocks.all:
             parts = [AnswerPart("content", "")]  # clients expect an item
         for step, block, text in self._blocks.take(parts):
             if step == "more":
                 yield from self._more(block, text)
             else:
                 yield from self._begin(block) if step == "begin" else self._end(block)
-        if choice.result is not None:
+        if ended:
             for _, block, _ in self._blocks.end():
                 yield from self._end(block)
 
@@ -401,11 +401,11 @@ class ResponseWriter:
         return place if block.kind == "call" else {**place, "content_index": 0}
 
 
-def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
-    answer = ResponseWriter(pending)
-    for _ in answer.take(choices[0]):
+def whole(pending: PendingRequest) -> dict[str, Any]:
+    answer, (choice,) = ResponseWriter(pending), pending.choices
+    for _ in answer.take(choice):
         pass
-    return answer.response("completed", choices[0])
+    return answer.response("completed", choice)
 
 
 async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
@@ -414,10 +414,10 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     The first ones are sent with the first text, since until then another replica could still answer, or at the first ping:
     some clients take only events, not comments, as a sign of life.
     """
-    answer, choices = ResponseWriter(pending), pending.choices()
+    answer = ResponseWriter(pending)
     begun = False
     try:
-        async for choice in pending.updates(choices):
+        async for choice in pending.updates():
             if not begun:
                 begun = True
                 yield event(answer.going_on("created"))
@@ -435,7 +435,7 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
         failed = {**answer.response("failed"), "error": why}
         yield event(answer.event("response.failed", response=failed))
         return
-    response = answer.response("completed", choices[0])
+    response = answer.response("completed", pending.choices[0])
     yield event(answer.event(f"response.{response['status']}", response=response))
 
 
