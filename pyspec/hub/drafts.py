@@ -43,7 +43,6 @@ class Candidate:
     share: float  # of the bytes that a token of the target reads: about a step's relative cost
     note: str = ""  # what to know about it
     path: Path | None = None  # None for one to fetch
-    memory: int = 0  # bytes with 4096 tokens of context, 0 if unknown
     licence: str = ""  # of one to fetch
 
 
@@ -186,7 +185,7 @@ def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
     found = [d for d in drafts if d.size <= LARGEST_KNOWN * facts.read and f"-{d.of}" in name]
     found.sort(key=lambda draft: (not draft.of, draft.size or facts.size))
     return [
-        Candidate(d.model, "to fetch", d.size, d.size / facts.read, d.note, None, d.memory, d.licence)
+        Candidate(d.model, "to fetch", d.size, d.size / facts.read, d.note, None, d.licence)
         for d in found
     ]  # fmt: skip
 

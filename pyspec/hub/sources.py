@@ -93,7 +93,6 @@ class FamilyDraft(_Strict, frozen=True):
     model: str  # OWNER/REPO:TYPE or hf:OWNER/REPO/FILE
     size: int  # bytes, 0 if no source states it
     licence: str  # of the weights
-    memory: int = 0  # bytes with 4096 tokens of context
     note: str = ""  # what to know about it
     of: str = ""  # for a draft made for one size, text that the target's name must contain
     source: str = ""  # the page or thread that names the file, or states its speed-up

