@@ -92,15 +92,10 @@ def finite(value):
 
 
 @many
-@given(body=chats)
-def test_chats(batch, body):
-    understand(batch, "/v1/chat/completions", finite(body))
-
-
-@many
-@given(body=texts)
-def test_completions(batch, body):
-    understand(batch, "/v1/completions", finite(body))
+@given(chat=chats, text=texts)
+def test_bodies(batch, chat, text):
+    understand(batch, "/v1/chat/completions", finite(chat))
+    understand(batch, "/v1/completions", finite(text))
 
 
 PIECES = words(

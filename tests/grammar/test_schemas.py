@@ -42,8 +42,6 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
     "a pattern of two": ({"type": "string", "pattern": "^yes|no$"}, ['"yes"', '"yes!"', '"oh no"'], ['"yes', '"y"']),
     # what is not constrained
     "null among values": ({"type": ["string", "null"], "enum": ["a", None]}, ['"a"', "null"], ['"Tom"', '"null"']),
-    "one of some or null": (
-        {"anyOf": [{"enum": ["a", "b"], "type": "string"}, {"type": "null"}]}, ['"a"', "null"], ['"c"', '"null"']),
     "a list or null": ({"type": ["array", "null"], "items": {"type": "integer"}}, ["[1]", "null"], ['["a"]']),
     "an object or null": ({**A, "type": ["object", "null"]}, ['{"a":1}', "null"], ['{"a":"x"}']),
     "a short text or null": ({"type": ["string", "null"], "maxLength": 2}, ['"ab"', "null"], ['"abc"']),
@@ -88,11 +86,6 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
     "names of a dictionary": (
         {"type": "object", "propertyNames": {"enum": ["a", "b.c"]}, "additionalProperties": INT},
         ['{"a":1,"b.c":2}', "{}"], ['{"bxc":1}', '{"a":"x"}']),
-    "names of one kind": (
-        {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}, "additionalProperties": INT},
-        ['{"ab":1}', "{}"], ['{"A":1}', '{"a":"x"}']),
-    "a decimal number of pydantic's": (
-        {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}, ['"1.5"', '"-.5"', '"1."'], ['"."', '"-"', '"a"']),
     # and the rest
     "a time": (
         {"type": "string", "format": "time", "pattern": "^1"}, ['"12:30:00.123456789Z"', '"12:30:00+02:00"'],
@@ -172,9 +165,6 @@ def test_a_schema_that_nothing_satisfies_is_refused(llama):
 POINT = of("x", x=INT)
 DEFS = {"Point": POINT, "Loop": of(**{"in": {"$ref": "#/$defs/Loop"}})}
 LOOSE: dict[str, tuple[Any, list[str], list[str]]] = {
-    "an ordinary pattern": ({"type": "string", "pattern": "^v[0-9]+\\.[0-9]+$"}, ['"v1.2"'], ['"v1"']),
-    "a pattern with a slash": ({"type": "string", "pattern": "^\\/[a-z]+$"}, ['"/a"'], ['"a"']),
-    "a quote in a value": ({"enum": ['say "hi"']}, ['"say \\"hi\\""'], ['"say hi"']),
     "a reference": ({"$ref": "#/$defs/Point"}, ['{"x":1}'], ['{"x":"a"}', "{}"]),
     "a reference or null": ({"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]}, ['{"x":1}', "null"], ["1"]),
     "a reference to itself": ({"$ref": "#/$defs/Loop"}, ['{"in":{"in":{}}}'], ['{"in":1}']),

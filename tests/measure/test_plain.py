@@ -37,14 +37,6 @@ def test_no_source_loads_without_a_word_on_extra_buffers():
     assert found == {}
 
 
-@pytest.mark.parametrize(
-    "source",
-    ["import llama_cpp\nllama_cpp.Llama('x')", "Llama(model_path='x')", "p = lc.llama_model_default_params()"],
-)  # fmt: skip
-def test_the_search_finds_them(source):
-    assert unsafe(source)
-
-
 @pytest.mark.parametrize("extra", [True, False])
 def test_it_is_told(tiny_target, extra, monkeypatch):
     monkeypatch.setattr("measure.contenders.extra_buffers", lambda: extra)

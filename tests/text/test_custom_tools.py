@@ -9,8 +9,8 @@ from pyspec.engine.options import AnswerOptions
 from pyspec.errors import InputError
 from pyspec.requests.bodies import read_body
 from pyspec.text.answer import AnswerReader
-from pyspec.text.messages import DeltaWriter, openai_calls, text_of_call
-from pyspec.text.parts import AnswerPart
+from pyspec.text.messages import DeltaWriter, text_of_call
+from pyspec.text.parts import AnswerPart, call_of
 
 FORM = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /x/"}}
 PATCH = {"type": "custom", "custom": {"name": "patch", "description": "Edits.", "format": FORM}}
@@ -71,17 +71,6 @@ def test_the_same_tools_in_another_form_are_another_request():
     assert custom.sha256 != other.sha256
 
 
-def made(name, arguments):
-    return {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def test_a_call_of_a_custom_tool_has_its_text():
-    calls = [made("patch", '{"input": "x"}'), made("read", "{}")]
-    first, second = openai_calls(calls, ["patch"])
-    assert first == {"id": "1", "type": "custom", "custom": {"name": "patch", "input": "x"}}
-    assert second == calls[1]
-
-
 @pytest.mark.parametrize(("arguments", "text"), [
     ('{"input": 5}', "5"), ('{"input": {"a": "ö"}}', '{"a": "ö"}'), ('{"other": "x"}', '{"other": "x"}'),
     ('{"input": "x', '{"input": "x'), ('{"input": "a\\ud83d"}', "a\ufffd"),
@@ -96,8 +85,10 @@ def test_the_result_of_a_record_has_calls_in_the_form_of_their_tools():
     reader = AnswerReader(lambda _: b"")
     answer = Answer(0, record, [1], AnswerOptions(), reader, 1)
     answer.parts = [AnswerPart("call", "patch", 0, "1"), AnswerPart("arguments", '{"input": "x"}')]
-    (call,) = answer.result().calls
+    answer.parts += [AnswerPart("call", "read", 1, "2"), AnswerPart("arguments", "{}", 1)]
+    call, other = answer.result().calls
     assert call == {"id": "1", "type": "custom", "custom": {"name": "patch", "input": "x"}}
+    assert other == call_of("2", "read", "{}")
 
 
 CALL = AnswerPart("call", "patch", 1, "7")
@@ -116,12 +107,6 @@ READS = AnswerPart("call", "read", 2, "8")
 def test_a_call_of_a_custom_tool_comes_whole_before_what_follows(parts, told):
     deltas = DeltaWriter(["patch"]).write(parts, ended=True)
     assert [call for delta in deltas for call in delta["tool_calls"]] == told
-
-
-def test_a_call_waits_for_its_end():
-    writer = DeltaWriter(["patch"])
-    assert writer.write([CALL, *ARGUMENTS], ended=False) == []
-    assert writer.write([], ended=True) == [{"tool_calls": [PATCHED]}]
 
 
 def test_a_call_that_was_cut_is_content_as_in_a_whole_answer():

@@ -177,22 +177,6 @@ def test_system_joins_the_user_where_there_is_no_such_turn(made, caplog):
     assert "before the first user message" in caplog.text
 
 
-def test_arguments_of_calls_are_what_the_template_wants(made):
-    call = {"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    turns = [{"role": "assistant", "content": None, "tool_calls": [call]}]
-    for written in ("| tojson", "+ ''", ""):
-        source = "{% set f = messages[0].tool_calls[0].function %}{{ f.name }}{{ f.arguments W }}"
-        assert made(source.replace("W", written)).template.render(turns) == 'f{"a": 1}'
-
-
-def test_tools_are_told_where_the_template_knows_none(made):
-    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
-    turns = [user("q"), {"role": "tool", "content": "found"}]
-    shown = made(CHATML).template.render(turns, tools=tools)
-    assert '"look"' in shown
-    assert "<tool_response>\nfound" in shown
-
-
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
 ANY_JSON = st.recursive(LEAVES, lambda each: (
     st.lists(each, max_size=2) | st.dictionaries(st.text(max_size=3), each, max_size=2)), max_leaves=5)  # fmt: skip
