@@ -79,7 +79,6 @@ _QUIET: tuple[tuple[str, str, Any], ...] = (
     (r"\{%-?\s*(?:el)?if\b[^%]*(?<![_.'\"])\bthinking\b(?![_'\"])", "thinking", False),
     (r"\bthinking_mode\b[^%]*[\"']disabled[\"']", "thinking_mode", "disabled"),
     (r"\bthinking_budget\b", "thinking_budget", 0),
-    (r"\breasoning_effort\b[^%]*[\"']no_think[\"']", "reasoning_effort", "no_think"),
     (r"\breasoning_effort\b", "reasoning_effort", "low"),
 )
 """A pattern for templates that read a variable, the variable, and its value for no reasoning, or as little as possible."""
@@ -87,7 +86,9 @@ _QUIET: tuple[tuple[str, str, Any], ...] = (
 
 def quiet_arguments(template: str) -> dict[str, Any]:
     """Return the variables that make a template ask for no reasoning; empty if it has none."""
-    return next(({name: value} for read, name, value in _QUIET if re.search(read, template)), {})
+    found = next(({name: value} for read, name, value in _QUIET if re.search(read, template)), {})
+    name, words = known_efforts(template) or ("", [])
+    return {name: words[0]} if name in found else found
 
 
 EFFORTS = ("no_think", "none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -97,7 +98,7 @@ _TAKEN = re.compile(r"\b(reasoning_effort|thinking_effort)\s+not\s+in\s*\[([^\]]
 
 
 def known_efforts(template: str) -> tuple[str, list[str]] | None:
-    """Return the template's variable for the amount of reasoning, and the words it accepts; None if it refuses none."""
+    """Return a template's variable for the amount of reasoning, and the words it takes, the least first; None if it takes any."""
     found = _TAKEN.search(template)
     quoted = re.findall(r"[\w-]+", found[2]) if found else []
     words = [word for word in EFFORTS if word in quoted]

@@ -77,7 +77,8 @@ CASES = [(mark, *example) for mark, examples in FAMILIES.items() for example in 
     ("{% if message.thinking is defined %}<think>{{ message.thinking }}{% endif %}", {}),
     ("{% if 'thinking' in message %}<think>{% endif %}", {}),
     ("{{ thinking_budget }}<seed:think>", {"thinking_budget": 0}),
-    ("{% if reasoning_effort in ['high', 'no_think'] %}", {"reasoning_effort": "no_think"}),
+    ("{% if reasoning_effort not in ['high', 'no_think'] %}", {"reasoning_effort": "no_think"}),
+    ("{%- if reasoning_effort not in ['none', 'high'] %}", {"reasoning_effort": "none"}), # Mistral Small 4's
     ("{{ 'Reasoning: ' + reasoning_effort }}", {"reasoning_effort": "low"}),
     ("{{ messages }}", {}),
 ])  # fmt: skip
