@@ -28,7 +28,7 @@ from pyspec.cli.options import (
     ShownOptions,
 )
 from pyspec.errors import OptionError
-from pyspec.screen.display import screen_of
+from pyspec.screen.display import new_screen
 
 EXAMPLES = [
     ("pyspec chat", "The default model"),
@@ -96,7 +96,7 @@ def chat(
         models.model,
         options.cache_ram,
     )
-    talk = Chat(model, screen_of(shown.color), interruptible, settings)
+    talk = Chat(model, new_screen(), interruptible, settings)
     talk.conversation = Conversation(options.system)
     talk.set_by_user |= sampler.given
     if on_terminal:

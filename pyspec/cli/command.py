@@ -30,7 +30,7 @@ ENVIRONMENT = (
     ("OLLAMA_MODELS, HF_HOME, HF_HUB_CACHE, LLAMA_CACHE", "where other programs keep models"),
     ("HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE", "access to the Hugging Face hub"),
     ("PYSPEC_API_KEY", "key that clients of `pyspec serve` must send"),
-    ("NO_COLOR", "turn off all colours"),
+    ("NO_COLOR, FORCE_COLOR", "no colours, or colours in pipes too"),
 )
 """Environment variables, as `pyspec --help` names them."""
 

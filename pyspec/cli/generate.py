@@ -200,9 +200,9 @@ def generate(
         models = replace(models, model=last_model())
     from pyspec.chat.talk import LlamaChat  # noqa: PLC0415 - loads llama.cpp
     from pyspec.cli.opening import exit_code, open_model  # noqa: PLC0415 - as above
-    from pyspec.screen.display import screen_of  # noqa: PLC0415 - rich takes 30 ms
+    from pyspec.screen.display import new_screen  # noqa: PLC0415 - rich takes 30 ms
 
-    screen, opener = screen_of(output.color), partial(open_model, models, drafts, engine)
+    screen, opener = new_screen(), partial(open_model, models, drafts, engine)
     with closing(LlamaChat(opener, called=models.model)) as model:
         if sentence := model.suggested.sentence(sampler.given):
             screen.note(sentence)

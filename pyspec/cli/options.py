@@ -273,13 +273,11 @@ class DialogueOptions(SystemOptions):
 
 @dataclass(frozen=True)
 class ShownOptions:
-    """What to print after an answer, and in which colours."""
+    """What to print after an answer."""
 
     # fmt: off
     stats: bool | None = option("Output", "--stats/--no-stats", default=None,
         help="After an answer: all counts, or nothing.")
-    color: str = option("Output", "--color", type=click.Choice(["auto", "always", "never"]), default="auto",
-        help="When to write in colour.")
     reasoning: str = option("Output", "--reasoning", type=click.Choice(["show", "hide", "off"]), default="show",
         help="Show reasoning, hide it, or ask for none.")
     reasoning_budget: int = option("Output", "--reasoning-budget", metavar="N", type=click.IntRange(-1, MAX_TOKENS),

@@ -8,7 +8,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from time import monotonic
@@ -306,14 +305,10 @@ class _Reply:
         self._out.file.flush()
 
 
-def screen_of(color: str) -> Screen:
-    """Return a screen with answers on stdout and notes on stderr. color: auto, always or never, as in `--color`."""
-    wanted = {"always": True, "never": False}.get(color)
-    no_color = None if wanted is None else not wanted
-    console = partial(
-        Console, highlight=False, emoji=False, force_terminal=wanted, no_color=no_color
-    )
-    return Screen(console(), console(stderr=True))
+def new_screen() -> Screen:
+    """Return a screen with answers on stdout and notes on stderr; NO_COLOR and FORCE_COLOR say whether in colour."""
+    out, err = (Console(highlight=False, emoji=False, stderr=stderr) for stderr in (False, True))
+    return Screen(out, err)
 
 
 def print_listing(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

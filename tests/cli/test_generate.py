@@ -58,17 +58,16 @@ def test_json_is_one_object(smollm2):
     counts = {"rounds", "drafted", "verified", "accepted", "relaxed", "relaxed_nats"}
     assert set(report["speculation"]) >= counts
     assert "".join(token["text"] for token in report["tokens"]).startswith(report["text"][:3])
-    how = ("--tokens", "--color", "never", "--length", "fixed:3")
+    how = ("--tokens", "--length", "fixed:3")
     *_, legend = run("Count to five.", "-m", smollm2, *COMMON, *how).stdout.splitlines()
     assert legend.startswith("target: ")
 
 
-@pytest.mark.parametrize(("color", "variables", "coloured"), [
-    ("auto", {}, False), ("always", {}, True), ("always", {"NO_COLOR": "1"}, True), ("never", {"FORCE_COLOR": "1"}, False),
-    ("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+@pytest.mark.parametrize(("variables", "coloured"), [
+    ({}, False), ({"FORCE_COLOR": "1"}, True), ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
 ])  # fmt: skip
-def test_no_color_is_heard(tiny_ascii, color, variables, coloured):
-    drafts = ("--draft", "lookup", "--length", "fixed:3", "--tokens", "--color", color)
+def test_no_color_is_heard(tiny_ascii, variables, coloured):
+    drafts = ("--draft", "lookup", "--length", "fixed:3", "--tokens")
     done = run("abcabcabc", "-m", tiny_ascii, *TINY, "-n", "40", *drafts, **variables)
     assert done.returncode == 0, done.stderr
     assert ("\x1b[32m" in done.stdout) is coloured
