@@ -207,25 +207,17 @@ def batch_progress(
             nonlocal failed
             if result.error is not None:
                 failed += 1
-                _say_failure(console, result, failed, most)
+                said = f"{result.id} failed: {result.error.message}"
+                if most is not None and failed > most:
+                    said = "more records failed; see the output"
+                if most is None or failed <= most + 1:
+                    console.print(Text(safe(said), "red"), soft_wrap=not console.is_terminal)
             rate = f"{summary.tokens / max(1e-3, monotonic() - start):.1f} tokens/s"
             if summary.verified:
                 rate += f", accepted {100 * summary.accepted / summary.verified:.0f} %"
             show(summary.records - summary.left, summary.records, f"records, {rate}")
 
         yield report
-
-
-def _say_failure(console: Console, result: RecordResult, number: int, most: int | None) -> None:
-    """Name a failure above the bar, if it is among the first ones or all are named."""
-    if result.error is not None and (most is None or number <= most):
-        message, file = result.error.message, result.id.rpartition(":")[0] or result.id
-        # a message that names the file has its line, too
-        named = "" if message.startswith(file) else f"{result.id} "
-        text = Text(safe(f"{named}failed: {message}"), "red")
-        console.print(text, soft_wrap=not console.is_terminal)
-    if most is not None and number == most + 1:
-        console.print(Text("more records failed; see the output", "red"))
 
 
 def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -84,10 +84,9 @@ def test_failed_records_end_with_3(pyspec, tmp_path):
 def test_the_first_failures_are_named(pyspec, tmp_path):
     (tmp_path / "in.jsonl").write_text("{bad\n" * 5)
     said = pyspec("in.jsonl", "-o", "out.jsonl", "-n", "4").stderr
-    failed = [line for line in said.splitlines() if line.startswith("failed: ")]
-    assert [line.split(":")[1] for line in failed] == [f" in.jsonl, line {i}" for i in (1, 2, 3)]
-    assert all(line.count("in.jsonl") == 1 for line in failed)
-    assert "more records failed" in said
+    failed = [line.partition(" failed: ")[0] for line in said.splitlines() if " failed: " in line]
+    assert failed == [f"in.jsonl:{i}" for i in (1, 2, 3)]
+    assert said.count("more records failed") == 1
 
 
 def test_an_empty_input_has_failed(pyspec, tmp_path):
