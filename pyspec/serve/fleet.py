@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import llama_cpp
 import msgspec
@@ -197,7 +197,7 @@ class EmbeddingBody(msgspec.Struct):
 
     input: str | list[str]
     model: str | None = None
-    encoding_format: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     truncate: bool | None = None
 
@@ -235,9 +235,6 @@ class Embedder:
         texts = [body.input] if isinstance(body.input, str) else body.input
         if not 0 < len(texts) <= MAX_INPUTS:
             raise InputError(f"input has {len(texts)} texts", f"send 1 to {MAX_INPUTS}")
-        if body.encoding_format not in (None, "float", "base64"):
-            hint = "use float or base64"
-            raise InputError(f"encoding_format is {body.encoding_format[:40]!r}", hint)
         if body.dimensions is not None and not 1 <= body.dimensions <= self._llm.n_embd():
             raise InputError(f"dimensions is {body.dimensions}", f"use 1 to {self._llm.n_embd()}")
         if self._waiting >= self._queue:

@@ -196,11 +196,10 @@ class AnswerBlocks:
         yield "begin", self._open, ""
 
 
-_TOO_LONG = "This model's maximum context length is {have} tokens. However, your "
 OPENAI_TOO_LONG = (
-    f"{_TOO_LONG}messages resulted in {{need}} tokens. Please reduce the length of the messages."
+    "This model's maximum context length is {have} tokens. However, your messages resulted in {need} tokens. "
+    "Please reduce the length of the messages."
 )
-PROMPT_TOO_LONG = f"{_TOO_LONG}prompt has {{need}} tokens. Please reduce the length of the prompt."
 
 PING = b":\n\n"  # a server-sent comment, which clients ignore
 

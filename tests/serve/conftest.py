@@ -94,11 +94,9 @@ def client(server, client_of):
 def anthropic_of():
     """Opens Anthropic's own client of a server; closed after the test."""
     anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
-    opened = partial(anthropic.Anthropic, max_retries=0)
+    opened = partial(anthropic.Anthropic, api_key="none", max_retries=0)
     with ExitStack() as ends:
-        yield lambda server, key="none": ends.enter_context(
-            opened(base_url=server.url, api_key=key)
-        )
+        yield lambda server: ends.enter_context(opened(base_url=server.url))
 
 
 @pytest.fixture

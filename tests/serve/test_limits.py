@@ -109,6 +109,8 @@ def test_api_key(serve):
     assert post(server, body(), **proxys)[0] == 401
     assert post(server, body(), **proxys, **{"x-api-key": "secret"})[0] == 200
     assert post(server, body(), **{"x-api-key": "secre"})[0] == 401
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        assert ask(server, path, 401)["error"]["type"] == "authentication_error"
     for path, status in {"/health": 200, "/": 200, "/metrics": 401, "/v1/models": 401}.items():
         with begun(server, path) as response:
             assert response.status == status

@@ -5,7 +5,7 @@ from itertools import groupby
 
 import pytest
 from helpers import asking, scripted
-from helpers.asking import post, text_of
+from helpers.asking import text_of
 
 from pyspec.serve.apis.messages import MessagesBody
 
@@ -260,12 +260,3 @@ def test_an_answer_goes_on_where_it_was_begun(client, server):
 def test_a_begun_answer_is_no_thought(thinker):
     assert [block.type for block in ask(thinker, max_tokens=8).content] == ["thinking"]
     assert [block.type for block in ask(thinker, BEGUN, max_tokens=8).content] == ["text"]
-
-
-def test_its_key_and_its_errors(serve, anthropic_of):
-    """x-api-key is a key, too; without one the error is one that the client knows."""
-    server = serve(key="secret")
-    assert ask(anthropic_of(server, "secret"), max_tokens=2).usage.output_tokens == 2
-    for path in ("/v1/messages", "/v1/messages/count_tokens"):
-        status, told = post(server, b"{}", path)
-        assert (status, told["error"]["type"]) == (401, "authentication_error")

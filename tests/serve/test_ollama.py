@@ -94,8 +94,8 @@ def test_tools_results_go_back(server):
 @pytest.mark.parametrize(("path", "body", "says"), [
         ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": ["x"]}]}, "SpeculativeLlama"),
         ("/api/generate", {"prompt": "a", "images": ["x"]}, "SpeculativeLlama"),
-        ("/api/chat", {"messages": TURN, "format": "xml"}, "format is 'xml'"),
-        ("/api/chat", {"messages": TURN, "think": "much"}, "think is 'much'"),
+        ("/api/chat", {"messages": TURN, "format": "xml"}, "'xml'"),
+        ("/api/chat", {"messages": TURN, "think": "much"}, "'much'"),
         ("/api/chat", {"messages": TURN, "options": {"mirostat": 2}}, "mirostat is not supported"),
         ("/api/generate", {"prompt": "a", "template": "{{ .Prompt }}"}, "template is not supported"),
         ("/api/generate", {"prompt": "a", "context": [1]}, "context is not supported"),

@@ -199,11 +199,16 @@ NAMED = {"type": "custom", "custom": {"name": "patch"}}
 
 
 def test_a_call_of_a_custom_tool_is_of_its_own_type(client, script_all):
+    """And the next request brings it with its result."""
     (choice,) = ask(client, PATCHED, tools=BOTH).choices
     (made,) = choice.message.tool_calls
     assert isinstance(made, openai.types.chat.ChatCompletionMessageCustomToolCall)
     assert (made.custom.name, made.custom.input) == ("patch", TEXT)
     assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    told = choice.message.model_dump(exclude_none=True)
+    result = {"role": "tool", "tool_call_id": made.id, "content": "Done."}
+    answer = ask(client, "Fine.", [told, result], tools=BOTH, max_tokens=9).choices[0]
+    assert answer.message.content == "Fine."
 
 
 def test_it_is_streamed_as_it_is_whole(client, script_all):
@@ -229,14 +234,6 @@ def test_a_custom_tool_may_have_to_be_called(client, choice):
     (found,) = ask(client, tools=BOTH, logit_bias=lean, **options).choices
     (made,) = found.message.tool_calls
     assert (made.type, made.custom.name) == ("custom", "patch")
-
-
-def test_the_next_request_brings_the_call_and_its_result(client, script_all):
-    message = ask(client, PATCHED, tools=BOTH).choices[0].message
-    told = message.model_dump(exclude_none=True)
-    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Done."}
-    answer = ask(client, "Fine.", [told, result], tools=BOTH, max_tokens=9).choices[0]
-    assert answer.message.content == "Fine."
 
 
 def test_each_choice_has_calls_of_its_own(client, script_all):

@@ -13,7 +13,6 @@ from pyspec.requests.bodies import Body, ChatBody, CompletionBody, body_of, choi
 from pyspec.requests.records import CHAT, COMPLETION, Record
 from pyspec.serve.interface import (
     PING,
-    PROMPT_TOO_LONG,
     Choice,
     Interface,
     PendingRequest,
@@ -171,10 +170,7 @@ class LogprobWriter:
 
 
 CHATS = Interface("chat", "chatcmpl-", ChatBody, whole, events, openai_refusal, data_event)
-TEXTS = Interface(
-    "completion", "cmpl-", CompletionBody, whole, events, openai_refusal, data_event,
-    too_long=PROMPT_TOO_LONG,
-)  # fmt: skip
+TEXTS = Interface("completion", "cmpl-", CompletionBody, whole, events, openai_refusal, data_event)
 
 _STOPS = {"length": "limit", "context": "limit", "cancelled": "none"}
 
@@ -261,9 +257,8 @@ async def _filling(pending: PendingRequest) -> AsyncIterator[bytes]:
 
 
 INFILL = Interface(
-    "completion", "infill-", InfillBody, _filled, _filling, openai_refusal, data_event,
-    too_long=PROMPT_TOO_LONG,
-)  # fmt: skip
+    "completion", "infill-", InfillBody, _filled, _filling, openai_refusal, data_event
+)
 
 
 class TokenizeBody(msgspec.Struct):
