@@ -120,9 +120,8 @@ def _beginning(text: str) -> str:
 
 def _save(chat: Chat, argument: str) -> None:
     path = _file(argument)
-    if os.path.lexists(path) and not (
-        chat.file and chat.file.exists() and path.samefile(chat.file)
-    ):
+    own = chat.file is not None and os.path.realpath(path) == os.path.realpath(chat.file)
+    if os.path.lexists(path) and not own:
         raise InputError(f"{path} exists", "name another file")
     dialogue.save(path, chat.conversation, chat.model.target())
     chat.file = path

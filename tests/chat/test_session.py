@@ -160,11 +160,14 @@ def test_an_error_keeps_the_partial_answer_or_forgets_the_question(after, kept):
 
 
 def test_only_its_own_file_is_saved_over(tmp_path):
-    path, other = tmp_path / "talk.json", tmp_path / "other.json"
+    path, other, link = (tmp_path / f"{name}.json" for name in ("talk", "other", "link"))
     path.write_text("dear diary")
-    code, text = session(FakeModel(["new"]), f"hi\n/save {path}\n/save {other}\n/save {other}\n")
+    link.symlink_to(tmp_path / "nowhere")
+    lines = f"hi\n/save {path}\n/save {other}\n/save {other}\n/save {link}\n"
+    code, text = session(FakeModel(["new"]), lines)
     assert code == 2
     assert f"{path} exists" in text
+    assert f"{link} exists" in text
     assert text.count(f"saved 1 exchange to {other}") == 2
     assert path.read_text() == "dear diary"
 
