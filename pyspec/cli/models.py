@@ -35,7 +35,6 @@ from pyspec.hub.fetch import (
     convertible,
     fetch,
     read_provenance,
-    variant_path,
 )
 from pyspec.hub.locate import add, find_here, found_here, remove, resolve
 from pyspec.hub.locate import pull as fetch_repo
@@ -44,7 +43,6 @@ from pyspec.hub.sources import (
     ChatModel,
     Entry,
     Manifest,
-    PypiWheel,
     find_chat,
     hub_repo,
     load_manifest,
@@ -209,12 +207,8 @@ def _pulled(name: str, kind: str | None, show: Progress) -> Path:
     if kind is not None:
         entry = convertible(name)
         return fetch(entry, show) if kind == ORIGINAL else convert(entry, kind, show)
-    if load_manifest().get(name) is not None:
-        return resolve(name, show)
-    if hub_repo(name) is not None and not Path(name).exists():
-        return fetch_repo(name, show)
-    resolve(name)  # raises for an unknown name
-    raise ModelNotFound(f"{name} is here already; there is nothing to fetch")
+    known = load_manifest().get(name) is not None or Path(name).exists()
+    return fetch_repo(name, show) if not known and hub_repo(name) else resolve(name, show)
 
 
 def _echo_path(path: Path) -> None:
@@ -256,28 +250,17 @@ def info(name: str) -> None:
     """Show the metadata of a model file. NAME is a known name or a path."""
     entry = load_manifest().get(name)
     found = cached(entry) if entry is not None else resolve(name)
-    header = read_header(found) if found is not None else None
-    known, read = _of_entry(entry) if entry else (), _of_file(header, name) if header else ()
-    for label, fact in (*known, *read):
+    if found is None:
+        raise ModelNotFound(f"{name} is not here", f"fetch it with `pyspec models pull {name}`")
+    header = read_header(found)
+    if entry is not None:
+        tell(f"{'name':<12} {entry.name} ({entry.role})")
+        tell(f"{'licence':<12} {entry.licence}")
+    for label, fact in _of_file(header, name):
         tell(f"{label:<12} {fact}")
-    if header is None:
-        tell(f"not on this machine; fetch it with `pyspec models pull {name}`")
-        return
     tell("metadata")
     for key, value in header.metadata.items():
         tell(f"  {show(key, _LONGEST)[1:-1]} = {_shown(value)}")
-
-
-def _of_entry(entry: Entry) -> Iterator[tuple[str, str]]:
-    yield "name", f"{entry.name} ({entry.role})"
-    yield "licence", entry.licence
-    if isinstance(entry.source, PypiWheel):
-        yield "source", ", ".join(f"{p.package}=={p.version}" for p in entry.source.parts)
-    if entry.for_target:
-        yield "fits", ", ".join(entry.for_target)
-    made = [kind for kind in CONVERSIONS if variant_path(entry.name, kind).exists()]
-    if made:
-        yield "converted", ", ".join(f"{entry.name}-{kind}" for kind in made)
 
 
 def _of_file(header: Header, name: str) -> Iterator[tuple[str, str]]:
