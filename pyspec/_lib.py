@@ -18,7 +18,7 @@ import llama_cpp
 from llama_cpp import llama_cpp as _llama
 
 from pyspec import errors
-from pyspec._version import LLAMA_CPP_VERSIONS, __version__, interface_key
+from pyspec._version import LLAMA_CPP_VERSION, __version__, interface_key
 
 try:
     from pyspec._native import ffi, lib
@@ -35,7 +35,6 @@ except ModuleNotFoundError as error:
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 __all__ = [
-    "LLAMA_CPP_VERSIONS",
     "address",
     "check",
     "ffi",
@@ -94,11 +93,10 @@ def _check_key(wanted: str, built: str) -> None:
 
 def _check_versions(ours: str, theirs: str) -> None:
     """Refuse a llama_cpp whose layout is not known to match ours."""
-    if theirs not in LLAMA_CPP_VERSIONS:
-        wanted = " or ".join(LLAMA_CPP_VERSIONS)
+    if theirs != LLAMA_CPP_VERSION:
         message = (
-            f"pyspec {ours} works with llama-cpp-python {wanted}, but {theirs} is installed; "
-            f"run `pip install llama-cpp-python=={LLAMA_CPP_VERSIONS[-1]}`"
+            f"pyspec {ours} works with llama-cpp-python {LLAMA_CPP_VERSION}, but {theirs} is installed; "
+            f"run `pip install llama-cpp-python=={LLAMA_CPP_VERSION}`"
         )
         raise ImportError(message)
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 NAME = "pyspec-llama"
 
-LLAMA_CPP_VERSIONS = ("0.3.36",)
-"""Supported llama-cpp-python releases, whose llama.cpp has the layout in native/llama_abi.h; pyproject.toml pins the same."""
+LLAMA_CPP_VERSION = "0.3.36"
+"""The llama-cpp-python release whose llama.cpp has the layout in native/llama_abi.h; pyproject.toml pins the same."""
 
 
 def borrowed(package: Path, search: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pyspec._version import LLAMA_CPP_VERSIONS
+from pyspec._version import LLAMA_CPP_VERSION
 from pyspec.errors import OptionError
 from pyspec.machine import parse_devices
 from pyspec.machine.child import ggml_function
@@ -220,7 +220,7 @@ def anew() -> str:
 
 def pinned() -> str:
     """Return pip's requirement for the llama-cpp-python version of this pyspec."""
-    return f"llama-cpp-python=={LLAMA_CPP_VERSIONS[-1]}"
+    return f"llama-cpp-python=={LLAMA_CPP_VERSION}"
 
 
 def advice(maker: str) -> str:

@@ -10,10 +10,10 @@ import pytest
 from helpers import running
 
 from pyspec import __main__ as entry
-from pyspec._version import LLAMA_CPP_VERSIONS, __version__
+from pyspec._version import LLAMA_CPP_VERSION, __version__
 from pyspec.cli.main import main, write_failed
 
-PINNED = f"llama-cpp-python=={LLAMA_CPP_VERSIONS[-1]}"
+PINNED = f"llama-cpp-python=={LLAMA_CPP_VERSION}"
 
 BROKEN = [
     ("raise RuntimeError(\"Failed to load shared library 'libllama.so'\")", "libllama.so"),
