@@ -1,5 +1,6 @@
 """Histories that programs send, in every chat template that llama.cpp's source brings: nothing that was said is lost."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -20,12 +21,15 @@ def said(role, text, **more):
     return {"role": role, "content": text, **more}
 
 
-def call(arguments):
-    function = {"name": "read_file", "arguments": arguments}
-    return said("assistant", "", tool_calls=[{"id": "call12345", "type": "function", "function": function}])  # fmt: skip
+def call(*arguments, text=""):
+    functions = [{"name": "read_file", "arguments": each} for each in arguments]
+    ids = ("call12345", "call12346")
+    calls = [{"id": i, "type": "function", "function": each} for i, each in zip(ids, functions)]
+    return said("assistant", text, tool_calls=calls)
 
 
 RESULT = said("tool", "It is empty.", tool_call_id="call12345", name="read_file")
+OTHER = said("tool", "It is long.", tool_call_id="call12346", name="read_file")
 WHOLE = '{"path": "a.py"}'
 CUT = '{"path": "a'
 
@@ -46,6 +50,11 @@ HISTORIES: dict[str, list[dict[str, Any]]] = {
         said("user", "Five."),
     ],
     "a call that was cut": [said("user", "One."), call(CUT), RESULT, said("user", "Go on.")],
+    "two calls": [said("user", "One."), call(WHOLE, '{"path": "b.py"}'), OTHER, RESULT],
+    "words beside a call": [said("user", "One."), call(WHOLE, text="Two."), RESULT],
+    "a turn behind": [
+        said("user", "One."), call(WHOLE, text="Two."), RESULT, said("assistant", "Three."), said("user", "Four."),
+    ],
     "a switch": [said("system", "Be short. /no_think"), said("user", "Two. /think")],
 }  # fmt: skip
 
@@ -98,7 +107,7 @@ PARTS = 4
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_that_was_said_is_in_the_prompt(templates, part):
-    """Texts of users, systems and tools; where a template refuses a history, that has a reason."""
+    """Texts of users, systems and tools, and calls with what is said beside them."""
     wrong, models = [], sorted(templates)[part::PARTS]
     for model in models:
         for name, turns, tools in histories():
@@ -112,9 +121,18 @@ def lost(template, turns, tools):
         prompt = template.render(turns, tools=tools)
     except InputError as error:
         return [str(error)]
-    wanted = [turn["content"] for turn in standard(turns) if turn["role"] != "assistant"]
+    told = [
+        turn for turn in standard(turns) if turn["role"] != "assistant" or turn.get("tool_calls")
+    ]
+    calls = [call["function"] for turn in told for call in turn.get("tool_calls", ())]
+    given = [each["arguments"] for each in calls if isinstance(each["arguments"], dict)]
+    wanted = [turn["content"] or "" for turn in told]
+    wanted += [value for each in given for value in each.values() if isinstance(value, str)]
     words = [word for text in wanted for word in text.split() if not word.startswith("/")]
-    return [word for word in words if word not in prompt]
+    known = [tool["function"]["name"] for tool in tools or ()]
+    names = [each["name"] for each in calls]
+    unnamed = [name for name in names if prompt.count(name) < 1 + (name in known)]
+    return unnamed + [w for w in words if w not in prompt and json.dumps(w)[1:-1] not in prompt]
 
 
 @pytest.mark.parametrize("name", ["a late system prompt", "two users"])
