@@ -155,7 +155,6 @@ def check_target(source: Source, corpus: Corpus) -> None:
     "--rollout", default=4, show_default=True, help="Draft steps learned by an EAGLE-3 head."
 )
 @click.option("--steps", default=2000, show_default=True)
-@click.option("--minutes", default=0.0, help="End after so long, whatever --steps says.")
 @click.option("--tokens", default=2048, show_default=True, help="Tokens a step.")
 @click.option(
     "--joined", default=0.0, show_default=True, help="Batches of one long context, 0 to 1."
@@ -163,18 +162,15 @@ def check_target(source: Source, corpus: Corpus) -> None:
 @click.option("--rate", default=1e-3, show_default=True)
 @click.option("--seed", default=1, show_default=True)
 @click.option("--threads", default=2, show_default=True)
-@click.option("--save-every", default=60.0, show_default=True, help="Seconds.")
 def main(
     target: Path, data: tuple[Path, ...], out: Path, width: int, layers: int, heads: int, kv_heads: int,
     head: int, ff: int, from_layers: str, start_run: Path | None, eagle3: bool, draft_vocab: int,
-    rollout: int, steps: int, minutes: float, tokens: int, joined: float,
-    rate: float, seed: int, threads: int, save_every: float,
+    rollout: int, steps: int, tokens: int, joined: float, rate: float, seed: int, threads: int,
 ) -> None:  # fmt: skip
     """Train a student of TARGET on the recordings in DATA."""
     torch.set_num_threads(threads)
     plan = TrainingPlan(
         steps=steps,
-        minutes=minutes,
         tokens=tokens,
         joined=joined,
         rate=rate,
@@ -189,7 +185,7 @@ def main(
         trainer = prepare(target, Corpus(list(data), plan.longest), wanted, plan, out)
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}"))
         with Progress(*columns, TimeRemainingColumn()) as bar:
-            trainer.run(bar, save_every)
+            trainer.run(bar)
     except TrainingError as error:
         raise click.ClickException(str(error)) from error
 

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from models.recipe.rows import Batch, Corpus
 from pyspec.errors import TrainingError
 
+_SAVE_EVERY_S = 60.0
+
 
 class Objective(Protocol):
     """What turns a batch into a loss."""
@@ -56,14 +58,12 @@ class SoftmaxIds:
 class TrainingPlan:
     """How to train.
 
-    `minutes`: when not 0, the run also ends after so long, and the learning rate falls with
-    whichever of steps and time is further on; `rollout`: draft steps that an EAGLE-3 head is trained on; `prompt_share`:
-    share of prompt rows in the loss; `joined`: share of the batches whose sequences follow each other in one context, so that
-    what is far away is learned to be far away, as behind a long prompt.
+    `rollout`: draft steps that an EAGLE-3 head is trained on; `prompt_share`: share of prompt rows in the loss; `joined`: share
+    of the batches whose sequences follow each other in one context, so that what is far away is learned to be far away, as behind
+    a long prompt.
     """
 
     steps: int = 2000
-    minutes: float = 0.0
     tokens: int = 2048
     rate: float = 1e-3
     warmup: int = 50
@@ -94,14 +94,12 @@ class Trainer:
             learned, plan.rate, betas=(0.9, 0.95), weight_decay=plan.decay, fused=True
         )
         self.step = self.epoch = self.place = 0
-        self.seconds = 0.0
         self.stop_at: int | None = None  # end early after this step, as an interruption would
         self.curve: list[dict[str, float]] = []
 
     def progress(self) -> float:
         """How much of the plan is done, 0 to 1."""
-        by_time = self.seconds / (60 * self.plan.minutes) if self.plan.minutes else 0.0
-        return min(1.0, max(self.step / max(1, self.plan.steps), by_time))
+        return min(1.0, self.step / max(1, self.plan.steps))
 
     def rate(self) -> float:
         """Learning rate at this step: warm-up, then a cosine down to a twentieth."""
@@ -144,7 +142,7 @@ class Trainer:
                 k: v for k, v in self.student.state_dict().items() if k not in _fixed(self.student)
             },
             "optimiser": _plain(self.optimiser.state_dict()),
-            "at": _plain([self.step, self.epoch, self.place, self.seconds]),
+            "at": _plain([self.step, self.epoch, self.place]),
             "curve": _plain(self.curve),
             "plan": _plain(asdict(self.plan)),
             **_plain(self.fixed),
@@ -169,16 +167,16 @@ class Trainer:
         """Take up a checkpoint of `save`."""
         self.student.load_state_dict(state["student"], strict=False)
         self.optimiser.load_state_dict(state["optimiser"])
-        self.step, self.epoch, self.place, self.seconds = state["at"]
+        self.step, self.epoch, self.place = state["at"]
         self.curve = state["curve"]
 
     def _done(self) -> bool:
         return self.progress() >= 1.0 or self.step == self.stop_at
 
-    def run(self, bar: Progress, every: float) -> None:
-        """Train to the end of the plan, saving every `every` seconds."""
+    def run(self, bar: Progress) -> None:
+        """Train to the end of the plan, saving once a minute."""
         task = bar.add_task("training", total=1.0)
-        saved = now = time.monotonic()
+        saved = time.monotonic()
         while not self._done():
             self.corpus.refresh()
             batches = self.corpus.batches(
@@ -187,14 +185,13 @@ class Trainer:
             for batch in itertools.islice(batches, self.place, None):
                 parts = self.learn(batch)
                 self.place += 1
-                self.seconds, now = self.seconds + time.monotonic() - now, time.monotonic()
                 self.curve.append({"step": self.step, "rate": self.rate(), **parts})
                 bar.update(task, completed=self.progress(), description=_line(self.step, parts))
                 if self._done():
                     break
-                if now - saved > every:
+                if time.monotonic() - saved > _SAVE_EVERY_S:
                     self.save()
-                    saved = now
+                    saved = time.monotonic()
             else:
                 self.epoch, self.place = self.epoch + 1, 0
         self.save()

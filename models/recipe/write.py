@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from models.recipe import prompts
-from models.recipe.rows import Meta, Recording, RecordingWriter, need_space
+from models.recipe.rows import Meta, RecordingWriter, need_space
 from models.recipe.target import Row, Target, best
 from models.recipe.text import Answer, known
 from pyspec.errors import PyspecError, TrainingError
@@ -284,12 +284,6 @@ def write(
     "on a machine that others use too.",
 )
 @click.option(
-    "--skip",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Recording whose prompts to skip.",
-)
-@click.option(
     "--text",
     type=click.Path(path_type=Path),
     multiple=True,
@@ -301,15 +295,13 @@ def write(
 def main(
     target: Path, prompt_file: Path, out: Path, tokens: int, exclude: Path | None, slots: int,
     answer: int, longest_prompt: int, warm: float, seed: int, threads: int, part: str,
-    skip: tuple[Path, ...], text: tuple[Path, ...], layers: str, top: int, gpu: bool,
+    text: tuple[Path, ...], layers: str, top: int, gpu: bool,
 ) -> None:  # fmt: skip
     """Let TARGET write text on the prompts, with its logits and hidden states."""
     try:
         first, step = (int(number) for number in part.split("/"))
-        used = {int(s) for folder in skip for s in Recording(folder).sequences["source"]}
         queue = prompts.load(prompt_file, exclude, seed)[first - 1 :: step]
         answers = known(text, prompt_file, seed)
-        queue = [item for item in queue if item[0] not in used]
         queue.sort(key=lambda item: item[0] not in answers)
         watched = tuple(int(number) for number in layers.split(",") if number)
         options = Options(

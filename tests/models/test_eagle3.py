@@ -32,7 +32,7 @@ def trained(target, recording, out, stops, steps=6):
             target, corpus, train.StudentOptions(SIZES, draft_vocab=DRAFT_VOCAB), plan, out
         )
         run.stop_at = stop
-        run.run(Progress(disable=True), 1e9)
+        run.run(Progress(disable=True))
     return out / "student.pt"
 
 
