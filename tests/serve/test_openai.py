@@ -41,16 +41,18 @@ def test_chat(client):
     assert answer.speculation["timings"]["total_ms"] > 0
 
 
-def test_stream_is_the_whole_in_pieces(client):
-    whole = chat(client)
-    chunks = list(chat(client, stream=True, stream_options={"include_usage": True}))
-    deltas = [c.choices[0].delta for c in chunks if c.choices]
-    assert "".join(d.content or "" for d in deltas) == whole.choices[0].message.content
-    assert [d.role for d in deltas if d.role] == ["assistant"]
-    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
-    assert chunks[-1].usage.completion_tokens == 16
+@pytest.mark.parametrize("options", [{}, {"n": 2, "temperature": 1.5, "seed": 7}])
+def test_a_stream_is_the_whole_in_pieces(client, options):
+    whole = chat(client, **options)
+    chunks = list(chat(client, **options, stream=True, stream_options={"include_usage": True}))
+    for choice in whole.choices:
+        own = [c.choices[0] for c in chunks if c.choices and c.choices[0].index == choice.index]
+        assert "".join(c.delta.content or "" for c in own) == choice.message.content
+        assert [c.delta.role for c in own if c.delta.role] == ["assistant"]
+        assert [c.finish_reason for c in own if c.finish_reason] == ["length"]
+        assert len(own) >= 4
+    assert chunks[-1].usage.completion_tokens == 16 * len(whole.choices)
     assert chunks[-2].speculation["rounds"] <= 16
-    assert len(chunks) >= 4
 
 
 def test_completions(client):
@@ -85,15 +87,6 @@ def test_prompts_of_a_list_differ_by_seed(client):
     for text, block in zip(texts, told, strict=True):
         again = client.completions.create(prompt="ab", seed=block["seed"], **options)
         assert again.choices[0].text == text
-
-
-def test_streamed_choices_come_side_by_side(client):
-    chunks = list(chat(client, n=2, temperature=1.5, seed=7, stream=True))
-    whole = chat(client, n=2, temperature=1.5, seed=7)
-    for i in range(2):
-        own = [c.choices[0] for c in chunks if c.choices and c.choices[0].index == i]
-        assert "".join(c.delta.content or "" for c in own) == whole.choices[i].message.content
-        assert [c.finish_reason for c in own if c.finish_reason] == ["length"]
 
 
 def test_a_stop_string_ends_a_stream_before_it(client):

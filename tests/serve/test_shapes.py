@@ -1,4 +1,4 @@
-"""Models of pydantic in fifteen shapes, filled by the default model through the programs that people use for that."""
+"""Models of pydantic in seven shapes, filled by the default model through the programs that people use for that."""
 
 import asyncio
 import contextlib
@@ -15,10 +15,10 @@ Field = pydantic.Field
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-class Colour(enum.Enum):
+class Level(enum.Enum):
     """An enum, one of whose values has to be escaped."""
 
-    RED = "red"
+    LOW = "low"
     INCH = '5" nail'
 
 
@@ -30,7 +30,6 @@ def shape(name, /, **fields):
 
 
 N = Annotated[int, Field(ge=0, le=9)]
-POINT = {"x": 3, "y": 1.5}
 Point = shape("Point", x=N, y=Annotated[float, Field(ge=0, lt=10, multiple_of=0.5)])
 Cat = shape("Cat", kind=Literal["cat"], lives=Annotated[int, Field(ge=1, le=9)])
 Dog = shape("Dog", kind=Literal["dog"], good=bool)
@@ -41,32 +40,18 @@ Several = shape("Several", colours=Colours)
 When = shape("When", day=dt.date, at=dt.datetime)
 Outside = shape("Outside", size=Annotated[int, Field(alias="größe", ge=0, le=99)])
 SHAPES = {
-    Point: POINT,
-    shape("Choice", colour=Colour, level=Literal["low", "high"], n=Literal[1, 2]): {
-        "colour": '5" nail', "level": "low", "n": 2,
-    },
-    shape("Maybe", point=Point | None, colour=Colour | None): {"point": None, "colour": "red"},
-    shape("Either", value=int | bool | None): {"value": 3},
     Pet: {"pet": {"kind": "dog", "good": True}},
     Leaf: {"n": 1, "leaf": {"n": 2, "leaf": None}},
-    shape(
-        "Listed", points=Annotated[list[Point], Field(min_length=1, max_length=2)],
-        flags=Annotated[list[bool], Field(max_length=3)],
-    ): {"points": [POINT], "flags": [True, False]},
-    shape("Pair", pair=tuple[int, bool]): {"pair": [1, True]},
     Several: {"colours": ["blue", "red"]},
     When: {"day": "2024-05-01", "at": "2024-05-01T12:30:00Z"},
-    shape(
-        "Code", code=Annotated[str, Field(pattern=r"^v[0-9]{1,3}\.[0-9]$")],
-        name=Annotated[str, Field(min_length=1, max_length=8)],
-    ): {"code": "v12.3", "name": "Anna"},
-    shape("Nested", inner=Point, more=dict[Literal["a", "b"], bool]): {"inner": POINT, "more": {"a": True}},
     Outside: {"größe": 42},
     shape(
-        "Described", sure=(bool, Field(default=True, description="Whether it is so", examples=[True])),
-        step=(int, Field(default=2, multiple_of=2, ge=0, le=8)),
-    ): {"sure": False, "step": 4},
-    Cat: {"kind": "cat", "lives": 7},
+        "Code", code=Annotated[str, Field(pattern=r"^v[0-9]{1,3}\.[0-9]$")], level=Level,
+        pair=tuple[int, bool], name=Annotated[str, Field(min_length=1, max_length=8)],
+    ): {"code": "v12.3", "level": '5" nail', "pair": [1, True], "name": "Anna"},
+    shape("Nested", inner=Point | None, more=dict[Literal["a", "b"], bool]): {
+        "inner": {"x": 3, "y": 1.5}, "more": {"a": True},
+    },
 }  # fmt: skip
 ASKED = {"temperature": 0.0, "max_tokens": 160}
 
