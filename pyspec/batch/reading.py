@@ -374,10 +374,10 @@ class LineBody(ChatBody, kw_only=True):
     template: Any = None
     thread: Any = None
 
-    def records(self, name: str) -> list[Record]:
+    def records(self) -> list[Record]:
         if self.best_of not in (None, 1):
             raise InputError("best_of is for completions", "use OpenAI's batch format")
-        record = self._record(name, self.messages or [])
+        record = self._record(self.messages or [])
         record.form, record.prompt, record.system = "", self.prompt, self.system
         if self.messages is None:
             record.messages = None
@@ -420,7 +420,8 @@ def _openai(line: _Kind, empty: Record, reading: Reading) -> Record:
 
 def _only(body: Body, name: str) -> Record:
     """Return the only record of a body. Raises InputError for several answers, a stream or logprobs."""
-    record, *more = records_of(body, name)
+    record, *more = records_of(body)
+    record.id = name
     if body.n not in (None, 1) or body.stream or more:
         hint = "write a line for each answer"
         raise InputError("n, stream and several prompts are not supported in a batch", hint)

@@ -69,13 +69,12 @@ class Body(UndoneFields, kw_only=True):
     def n_prompts(self) -> int:
         return 1
 
-    def records(self, name: str) -> list[Record]:
-        """A record for each prompt. name: their id. Raises InputError, or any error of a malformed body."""
+    def records(self) -> list[Record]:
+        """A record without an id for each prompt. Raises InputError, or any error of a malformed body."""
         raise NotImplementedError
 
     def _chat(
         self,
-        name: str,
         messages: list[dict[str, Any]],
         *,
         tools: list[dict[str, Any]] | None = None,
@@ -84,7 +83,7 @@ class Body(UndoneFields, kw_only=True):
         effort: str | None = None,
     ) -> Record:
         """The record of a chat. messages, tools, choice of one: OpenAI's. effort: of reasoning. Raises InputError."""
-        shared = self._shared(name)
+        shared = self._shared()
         if tools and choice != "none":
             functions, forced = tools_left(_functions(tools), choice)
             custom = [tool["custom"]["name"] for tool in tools if tool.get("type") == "custom"]
@@ -99,7 +98,7 @@ class Body(UndoneFields, kw_only=True):
         shared["chat_template_kwargs"] = {**told, **(self.chat_template_kwargs or {})} or None
         return Record(messages=known(messages), form=CHAT, **shared)
 
-    def _shared(self, name: str) -> dict[str, Any]:
+    def _shared(self) -> dict[str, Any]:
         """Fields of a record that have nothing to do with its prompt. Raises InputError."""
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         # clients of llama.cpp send a negative seed for a random one
@@ -117,7 +116,7 @@ class Body(UndoneFields, kw_only=True):
         told = self.enable_thinking, self.think, reasoning.get("enabled")
         if False in told or thinking.get("type") == "disabled":
             wanted["reasons"] = False
-        return {**wanted, "id": name, "stop": stop, "seed": seed, "language": self._language()}
+        return {**wanted, "id": "", "stop": stop, "seed": seed, "language": self._language()}
 
     def _language(self) -> Language | None:
         """The language of the answer, by `response_format` or another API's field for it. Raises InputError."""
@@ -165,8 +164,8 @@ class ChatBody(Body, kw_only=True):
         if self.max_completion_tokens is not None:
             self.max_tokens = self.max_completion_tokens
 
-    def records(self, name: str) -> list[Record]:
-        record = self._record(name, self.messages)
+    def records(self) -> list[Record]:
+        record = self._record(self.messages)
         if not record.goes_on:
             hint = "end with text of the assistant's, and leave formats and forced calls out"
             if self.continue_final_message:
@@ -175,9 +174,8 @@ class ChatBody(Body, kw_only=True):
                 raise InputError("add_generation_prompt cannot be false here", hint)
         return [record]
 
-    def _record(self, name: str, messages: list[dict[str, Any]]) -> Record:
+    def _record(self, messages: list[dict[str, Any]]) -> Record:
         record = self._chat(
-            name,
             messages,
             tools=self.tools,
             choice=self.tool_choice,
@@ -213,7 +211,7 @@ class CompletionBody(Body, kw_only=True):
     def n_prompts(self) -> int:
         return len(self._prompts)
 
-    def records(self, name: str) -> list[Record]:
+    def records(self) -> list[Record]:
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InputError("best_of is not supported", "use n")
         if not self._prompts:
@@ -222,7 +220,7 @@ class CompletionBody(Body, kw_only=True):
         suffix = self.suffix or None
         if self.echo and suffix is not None:
             raise InputError("echo and suffix do not go together", "leave echo out")
-        shared = self._shared(name) | {"echo": self.echo or None, "suffix": suffix}
+        shared = self._shared() | {"echo": self.echo or None, "suffix": suffix}
         shared["logprobs"] = self.logprobs
         return [Record(form=COMPLETION, **shared, **_prompt(item)) for item in self._prompts]
 
@@ -265,11 +263,11 @@ def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
     return body
 
 
-def records_of(body: Body, name: str) -> list[Record]:
-    """A record for each prompt of a body. Raises InputError, whatever is wrong with the body."""
+def records_of(body: Body) -> list[Record]:
+    """A record without an id for each prompt of a body. Raises InputError, whatever is wrong with the body."""
     try:
         refuse_undone(body)
-        return body.records(name)
+        return body.records()
     except KeyError as error:
         raise InputError(f"the body lacks {str(error)[:200]}") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -229,20 +229,20 @@ class Service:
     # -- in any thread -----------------------------------------------------------------------------
 
     def _counted(self, body: bodies.Body) -> int:
-        return sum(map(self.batch.maker.count, bodies.records_of(body, "count")))
+        return sum(map(self.batch.maker.count, bodies.records_of(body)))
 
     def _answers(self, body: bodies.Body, name: str) -> list[Answer]:
         """A request's answers, their grammar checked. Raises InputError."""
-        wanted = [each for each in bodies.records_of(body, name) for _ in range(body.answers)]
-        answers = [self._answer(record, i) for i, record in enumerate(wanted)]
+        wanted = [each for each in bodies.records_of(body) for _ in range(body.answers)]
+        answers = [self._answer(record, i, f"{name}-{i}") for i, record in enumerate(wanted)]
         if (grammar := answers[0].options.grammar) is not None:
             check_constraint(grammar, self.batch.target)
         return answers
 
-    def _answer(self, record: Record, i: int) -> Answer:
+    def _answer(self, record: Record, i: int, name: str) -> Answer:
         """Answer i of a request. Answers have different noise, though the request or the server names one seed."""
         ours = self.batch.settings.sampling
         asked = ours.seed if record.seed is None else record.seed
         seed = random.getrandbits(32) if record.seed is None and ours.unseeded else asked
-        seeded = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
+        seeded = replace(record, seed=derive_seed(seed, i) if i else seed, id=name)
         return self.batch.maker.answer(next(self._count), seeded)

@@ -47,5 +47,5 @@ def test_json_mode_beside_tools(open_batch, tmp_path):
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
         "logit_bias": {**scripted.leaning("{"), **scripted.leaning("}")},
     }  # fmt: skip
-    (result,) = batch.run(decoded(ChatBody, json.dumps(asked).encode()).records("a"))
+    (result,) = batch.run(decoded(ChatBody, json.dumps(asked).encode()).records())
     assert isinstance(json.loads(result.text), dict)

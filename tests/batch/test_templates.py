@@ -64,7 +64,7 @@ def test_lines_and_requests_bring_template_variables(maker):
 
 def asked(text, **more):
     body = {"messages": [{"role": "user", "content": text}], **more}
-    (record,) = records_of(read_body("/v1/chat/completions", json.dumps(body).encode()), "a")
+    (record,) = records_of(read_body("/v1/chat/completions", json.dumps(body).encode()))
     return record
 
 

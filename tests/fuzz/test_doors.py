@@ -78,7 +78,7 @@ def understand(batch, path, body):
     data = json.dumps(body, allow_nan=False, default=str).encode("utf-8", "surrogatepass")
     with suppress(PyspecError):
         read = read_body(path, data)
-        for record in records_of(read, "fuzz"):
+        for record in records_of(read):
             assert isinstance(batch.maker.answer(0, record), Answer)
 
 

@@ -64,7 +64,7 @@ def record_of(kind=ChatBody, **asked):
     """What a body of this kind asks for; hello, if it is a chat's that says nothing."""
     if kind is ChatBody:
         asked = {"messages": TURN, **asked}
-    (record,) = records_of(decoded(kind, json.dumps(asked).encode()), "a")
+    (record,) = records_of(decoded(kind, json.dumps(asked).encode()))
     return record
 
 

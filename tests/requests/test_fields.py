@@ -171,7 +171,7 @@ SAMPLES |= dict.fromkeys(re.findall(r"\S+", """
 
 
 def records(kind, **asked):
-    return records_of(decoded(kind, json.dumps({**ASKED[kind], **asked}).encode()), "a")
+    return records_of(decoded(kind, json.dumps({**ASKED[kind], **asked}).encode()))
 
 
 def setting(field):

@@ -197,7 +197,7 @@ async def written(path, first):
     """What is streamed where only so much is there at first, and the rest comes while the first event is sent."""
     api = INTERFACES[path]
     body = decoded(api.body, json.dumps(LEAST.get(path, LEAST["/v1/chat/completions"])).encode())
-    answers = [SimpleNamespace(record=records_of(body, "a")[0], tokens=[1])]
+    answers = [SimpleNamespace(record=records_of(body)[0], tokens=[1])]
     pending = PendingRequest(
         ServerSettings("m"), bytes, lambda *_: None, body, answers, "x_y", created=0
     )

@@ -207,7 +207,7 @@ def by_batch(llm, messages, tools):
 
 def by_serve(llm, messages, tools):
     body = {"messages": messages, **({"tools": tools} if tools else {})}
-    (record,) = records_of(read_body("/v1/chat/completions", json.dumps(body).encode()), "a")
+    (record,) = records_of(read_body("/v1/chat/completions", json.dumps(body).encode()))
     return AnswerMaker(llm, Settings(), 1 << 20).answer(0, record).tokens
 
 

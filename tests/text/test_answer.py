@@ -174,7 +174,7 @@ def test_each_family_has_its_end(notation, architecture, text):
 ])  # fmt: skip
 def test_each_api_has_its_name_for_it(kind, given):
     about = {"input": TURN} if kind is ResponsesBody else {"messages": TURN}
-    (record,) = records_of(kind(**about, **given), "x")
+    (record,) = records_of(kind(**about, **given))
     assert record.reasoning_budget == 7
     with pytest.raises(InputError, match="budget_tokens"):
         decoded(ChatBody, b'{"messages": [], "thinking": {"budget_tokens": "many"}}')
@@ -219,7 +219,7 @@ def test_a_batch_counts_it(thinker):
 def test_a_grammar_holds_behind_it(thinker):
     how = {"structured_outputs": {"choice": ["yes", "no"]}, "reasoning_budget": 6}
     with Batch(str(thinker), draft="none", n_ctx=256, trust=True) as batch:
-        (result,) = batch.run(records_of(ChatBody(messages=TURN, temperature=0.0, **how), "x"))
+        (result,) = batch.run(records_of(ChatBody(messages=TURN, temperature=0.0, **how)))
     assert result.text in ("yes", "no")
     assert result.finish_reason == "stop"
 

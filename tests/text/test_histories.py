@@ -70,7 +70,7 @@ def histories():
     kinds = {"/v1/responses": ResponsesBody, "/v1/messages": MessagesBody}
     for name, path, _, body in recorded.REQUESTS:
         if path != "/v1/completions":
-            (record,) = records_of(body_of(kinds, path, body), "a")
+            (record,) = records_of(body_of(kinds, path, body))
             tools = [{"type": "function", "function": each} for each in record.tools or ()]
             yield name, [with_short_ids(turn) for turn in record.messages or ()], tools or None
 

@@ -74,7 +74,7 @@ def test_what_has_no_such_tokens_refuses(open_llama, tiny_ascii):
         told = ask(start(), "/infill", 400, input_prefix="a", input_suffix="b")
     assert "no tokens for filling in" in told["error"]["message"]
     with pytest.raises(InputError, match="suffix is not supported"):
-        records_of(ChatBody(messages=[{"role": "user", "content": "a"}], suffix="b"), "x")
+        records_of(ChatBody(messages=[{"role": "user", "content": "a"}], suffix="b"))
 
 
 @pytest.fixture(scope="module")

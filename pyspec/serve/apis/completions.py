@@ -200,14 +200,14 @@ class InfillBody(Body):
 
     most_answers = 1
 
-    def records(self, name: str) -> list[Record]:
+    def records(self) -> list[Record]:
         if self.n_predict is not None:
             self.max_tokens = self.n_predict
         others = [(each.filename or "", each.text) for each in self.input_extra or ()]
         suffix = self.input_suffix or ""
         text = (self.input_prefix or "") + (self.prompt or "")
         return [
-            Record(prompt=text, suffix=suffix, others=others, form=COMPLETION, **self._shared(name))
+            Record(prompt=text, suffix=suffix, others=others, form=COMPLETION, **self._shared())
         ]
 
 

@@ -71,19 +71,18 @@ class MessagesBody(Body):
         user = (self.metadata or {}).get("user_id")
         return _without_session(str(user)) if user else super().owner
 
-    def records(self, name: str) -> list[Record]:
-        record = self._record(name)
+    def records(self) -> list[Record]:
+        record = self._record()
         if (record.messages or [{}])[-1].get("role") == "assistant" and not record.goes_on:
             what = "the last message is the model's own, and no text that it could go on with"
             hint = "end with one of the user's, or leave tool_choice and a format out"
             raise InputError(what, hint)
         return [record]
 
-    def _record(self, name: str) -> Record:
+    def _record(self) -> Record:
         choice = self.tool_choice or {}
         disabled = (self.thinking or {}).get("type") == "disabled"
         return self._chat(
-            name,
             list(self._turns()),
             tools=[chat_tool(tool) for tool in self._offered()],
             choice=chat_choice(choice),
@@ -126,9 +125,9 @@ class MessagesBody(Body):
 class CountBody(MessagesBody):
     """A request to count tokens: it may end with any message, and formats of the answer are ignored."""
 
-    def records(self, name: str) -> list[Record]:
+    def records(self) -> list[Record]:
         self.grammar = None
-        return [self._record(name)]
+        return [self._record()]
 
     def _language(self) -> None:
         return None

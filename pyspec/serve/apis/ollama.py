@@ -85,9 +85,9 @@ class OllamaChat(OllamaBody):
 
     messages: list[dict[str, Any]] | None = None
 
-    def records(self, name: str) -> list[Record]:
+    def records(self) -> list[Record]:
         messages = [_turn(message) for message in self.messages or ()]
-        return [self._chat(name, messages, tools=self.tools, effort=self._effort)]
+        return [self._chat(messages, tools=self.tools, effort=self._effort)]
 
 
 class OllamaText(OllamaBody):
@@ -101,13 +101,13 @@ class OllamaText(OllamaBody):
     suffix: str | None = None
     images: list[str] | None = None
 
-    def records(self, name: str) -> list[Record]:
+    def records(self) -> list[Record]:
         text, suffix = self.prompt or "", self.suffix or None
         turns = [{"role": "system", "content": self.system}] if self.system else []
         turns.append(_turn({"role": "user", "content": text, "images": self.images}))
         if self.raw or suffix:
-            return [Record(prompt=text, suffix=suffix, form=COMPLETION, **self._shared(name))]
-        return [self._chat(name, turns, effort=self._effort)]
+            return [Record(prompt=text, suffix=suffix, form=COMPLETION, **self._shared())]
+        return [self._chat(turns, effort=self._effort)]
 
 
 def _turn(message: dict[str, Any]) -> dict[str, Any]:

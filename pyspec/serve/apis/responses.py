@@ -249,10 +249,9 @@ class ResponsesBody(Body):
         check_names(tool.name for tool in tools)
         return {tool.name: tool for tool in (*tools, *client_tools(found_tools(self.input)))}
 
-    def records(self, name: str) -> list[Record]:
+    def records(self) -> list[Record]:
         tools = list(self.client_tools().values())
         record = self._chat(
-            name,
             messages_of(self.input, self.instructions),
             tools=[{"type": "function", "function": tool.function()} for tool in tools],
             choice=flat_choice(self.tool_choice, tools),
