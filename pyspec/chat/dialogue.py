@@ -22,7 +22,7 @@ from pyspec.text.parts import Result, Token
 
 Encode = Callable[[Sequence[Message]], list[int]]
 
-FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, -c N has more room"
+FULL_HINT = "/clear or /undo makes room, -c N has more"
 MAX_TEXT = 1 << 20  # largest text file to read, or line to type, bytes
 _MAX_SESSION = 1 << 26
 MAX_CHATS = 500  # most logged chats; the oldest are deleted
@@ -61,16 +61,15 @@ class Conversation:
         return turns
 
 
-def fit(talk: Conversation, encode: Encode, n_ctx: int, *, trim: bool) -> tuple[list[int], int]:
+def fit(talk: Conversation, encode: Encode, n_ctx: int) -> tuple[list[int], int]:
     """Make the prompt for the newest question; return it and how many of the oldest exchanges were dropped.
 
-    With `trim`, exchanges are dropped when less than an eighth of the context is left for the answer,
-    until three eighths are free: dropping few at a time would reread the rest in every turn.
-    The system turn and the newest question stay. Raises ContextOverflow if they do not fit.
+    Exchanges are dropped when less than an eighth of the context is left for the answer, until three eighths are free:
+    dropping few at a time would reread the rest in every turn. The system turn and the newest question stay. Raises ContextOverflow if they do not fit.
     """
     prompt = encode(talk.messages())
     dropped = 0
-    if trim and len(prompt) > n_ctx - n_ctx // 8:
+    if len(prompt) > n_ctx - n_ctx // 8:
         while len(prompt) > n_ctx - 3 * n_ctx // 8 and dropped + 1 < len(talk.exchanges):
             dropped += 1
             prompt = encode(talk.messages(first=dropped))

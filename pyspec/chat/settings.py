@@ -84,7 +84,6 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     confirm: int = _setting(Margin.confirm, _number(int, 0, 16))
     length: str | None = _setting(None, _length, "default")
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
-    trim: bool = _setting(True, _SWITCH)  # drop the oldest turns when the context is full
     # dimmed, hidden, or asked of the model not at all
     reasoning: str = _setting(SHOW, _one_of(SHOW, HIDE, UNASKED))
     reasoning_budget: int = _setting(-1, _number(int, -1, 2**31 - 1))

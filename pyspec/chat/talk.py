@@ -279,9 +279,7 @@ class Chat:
         """Answer the newest question. If no answer comes, remove the question and return False."""
         exchange = self.conversation.exchanges[-1]
         try:
-            prompt, dropped = fit(
-                self.conversation, self._prompt, self.model.n_ctx, trim=self.settings.trim
-            )
+            prompt, dropped = fit(self.conversation, self._prompt, self.model.n_ctx)
             if dropped:
                 gone = counted(dropped, "oldest exchange")
                 self.screen.note(f"the context was full; dropped the {gone}")

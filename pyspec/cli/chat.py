@@ -49,8 +49,6 @@ class TalkOptions(KeptOptions, DialogueOptions):
         help="Continue a saved chat.")
     script: bool = option("Conversation", "--script", is_flag=True,
         help="Take each line of stdin as typed, not all as one message.")
-    trim: bool = option("Conversation", "--trim/--no-trim", default=True,
-        help="In a full context, drop the oldest turns.")
     max_tokens: int | None = option("Conversation", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), metavar="N",
         type=click.IntRange(min=-1), help="Longest answer, tokens; if not given, as fits.")
     # fmt: on
@@ -60,7 +58,7 @@ class TalkOptions(KeptOptions, DialogueOptions):
     ) -> ChatSettings:
         """Return the initial values of what `/set` changes."""
         sampling = sampler.sampling()  # refuses impossible numbers, as the verification rule does
-        initial = {**sampler.filled(), **vars(drafts), "trim": self.trim}
+        initial = {**sampler.filled(), **vars(drafts)}
         initial["dry_sequence_breakers"] = sampling.dry_sequence_breakers
         initial |= {"reasoning": shown.reasoning, "reasoning_budget": shown.reasoning_budget}
         initial["seed"] = None if sampler.seed is None else sampler.seed & 0xFFFFFFFF

@@ -53,7 +53,7 @@ def test_messages_carry_the_generated_tokens():
 
 def test_nothing_is_dropped_while_there_is_room():
     talk = conversation(5, 5)
-    prompt, dropped = fit(talk, FakeModel([]).prompt, 1000, trim=True)
+    prompt, dropped = fit(talk, FakeModel([]).prompt, 1000)
     assert dropped == 0
     assert prompt == FakeModel([]).prompt(talk.messages())
 
@@ -63,7 +63,7 @@ def test_trimming_keeps_system_and_question(sizes, n_ctx):
     talk = conversation(*sizes)
     whole, encode = list(talk.exchanges), FakeModel([]).prompt
     try:
-        prompt, dropped = fit(talk, encode, n_ctx, trim=True)
+        prompt, dropped = fit(talk, encode, n_ctx)
     except ContextOverflow:
         least = encode([*talk.messages()[:1], Message(role="user", content="q" * sizes[-1])])
         assert len(least) >= n_ctx
@@ -74,14 +74,6 @@ def test_trimming_keeps_system_and_question(sizes, n_ctx):
     assert talk.exchanges[-1] is whole[-1]
     assert talk.messages()[0]["role"] == "system"
     assert len(prompt) < n_ctx
-
-
-def test_without_trimming_the_overflow_is_raised():
-    talk = conversation(50, 50)
-    with pytest.raises(ContextOverflow) as caught:
-        fit(talk, FakeModel([]).prompt, 60, trim=False)
-    assert (caught.value.have, caught.value.need) == (60, 116)
-    assert len(talk.exchanges) == 2
 
 
 def test_spoken_leaves_the_end_and_a_stop_string_out():

@@ -129,11 +129,9 @@ def test_multi_line_messages():
 
 def test_full_context_says_what_to_do():
     model = FakeModel(["one"], n_ctx=40)
-    code, text = session(model, f"/set trim off\n{'long ' * 20}\nhi\n")
+    code, text = session(model, f"{'long ' * 20}\nhi\n")
     assert text == (
-        "trim is off\n"
-        "the prompt has 104 tokens and the context holds 40 (/clear or /undo makes room,"
-        " `/set trim on` drops the oldest turns, -c N has more room)\none\n"
+        "the prompt has 104 tokens and the context holds 40 (/clear or /undo makes room, -c N has more)\none\n"
     )
     assert code == 1
     assert model.asked[0].prompt == model.prompt([{"role": "user", "content": "hi"}])

@@ -21,7 +21,7 @@ def test_values_are_what_set_takes():
 @pytest.mark.parametrize(("name", "value", "where"), [
     ("temp", "0.5", lambda s: s.temperature == 0.5), ("gap", "inf", lambda s: s.gap == math.inf),
     ("budget", "none", lambda s: s.budget is None), ("max_tokens", "all", lambda s: s.max_tokens is None),
-    ("seed", "7", lambda s: s.seed == 7), ("trim", "off", lambda s: not s.trim), ("stats", "on", lambda s: s.stats == "on"),
+    ("seed", "7", lambda s: s.seed == 7), ("wrap", "off", lambda s: not s.wrap), ("stats", "on", lambda s: s.stats == "on"),
     ("dry_multiplier", "0.8", lambda s: s.sampling(1).dry),
     ("dry_penalty_last_n", "-1", lambda s: s.sampling(1).dry_penalty_last_n == -1),
     ("xtc_probability", "0.5", lambda s: s.sampling(1).excluding),
@@ -35,7 +35,7 @@ def test_changed(name, value, where):
 
 WRONG = {
     "temperature": ["nan", "-1", "inf"], "top_p": ["0"], "top_k": ["1.5"], "max_tokens": ["0", "2147483648"], "seed": ["-1"],
-    "theta": ["2"], "gap": ["nan"], "length": ["fixed:x"], "trim": ["maybe"], "verify": ["lax"], "confirm": ["17"],
+    "theta": ["2"], "gap": ["nan"], "length": ["fixed:x"], "wrap": ["maybe"], "verify": ["lax"], "confirm": ["17"],
     "stats": ["many"], "draft_max": ["65"], "dry_base": ["0.5"], "dry_penalty_last_n": ["-2"],
     "xtc_threshold": ["2"],
 }  # fmt: skip
