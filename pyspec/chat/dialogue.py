@@ -65,7 +65,8 @@ def fit(talk: Conversation, encode: Encode, n_ctx: int) -> tuple[list[int], int]
     """Make the prompt for the newest question; return it and how many of the oldest exchanges were dropped.
 
     Exchanges are dropped when less than an eighth of the context is left for the answer, until three eighths are free:
-    dropping few at a time would reread the rest in every turn. The system turn and the newest question stay. Raises ContextOverflow if they do not fit.
+    dropping few at a time would reread the rest in every turn. The system turn and the newest question stay.
+    Raises ContextOverflow if they do not fit.
     """
     prompt = encode(talk.messages())
     dropped = 0

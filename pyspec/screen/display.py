@@ -185,20 +185,14 @@ class Wrapper:
             return ""
         gap, self._gap = self._gap, ""
         size = cell_len(part)
-        if self._column and self._column + _cells(gap, self._column) + size > self._width:
+        before = len((" " * self._column + gap).expandtabs()) - self._column
+        if self._column and self._column + before + size > self._width:
             self._column = size
             return "\n" + part
-        self._column += _cells(gap, self._column) + size
+        self._column += before + size
         if self._column > self._width:
             self._column %= self._width
         return gap + part
-
-
-def _cells(gap: str, column: int) -> int:
-    at = column
-    for char in gap:
-        at += 8 - at % 8 if char == "\t" else 1
-    return at - column
 
 
 class Screen:
