@@ -218,9 +218,8 @@ class Embedder:
             raise OptionError(f"{name} ranks texts", "give --embed a model that makes embeddings")
         if pooling in (None, llama_cpp.LLAMA_POOLING_TYPE_NONE):
             how["pooling_type"] = llama_cpp.LLAMA_POOLING_TYPE_MEAN
-        most = trained if type(trained) is int and trained > 0 else rows + 1
-        self._longer = "shorten it, or raise -b" if rows < most else "shorten it"
-        rows = min(rows, most)
+        if type(trained) is int and trained > 0:
+            rows = min(rows, trained)
         how |= {"draft": "none", "embedding": True, "n_ctx": rows, "n_batch": rows}
         self._llm = SpeculativeLlama(path, **how)
         self._thread = ThreadPoolExecutor(1, "pyspec-embedder")
@@ -251,8 +250,8 @@ class Embedder:
         most = self._llm.n_batch
         longest = max(len(self._llm.tokenize(text.encode())) for text in texts)
         if longest > most and not body.truncate:
-            what = f"a text of input has {longest} tokens, and {self.name} takes {most}"
-            raise InputError(what, self._longer)
+            what = f"a text of input has {longest} tokens, and {self.name} takes {most} here"
+            raise InputError(what, "shorten it")
         made: Any = self._llm.create_embedding(texts, model=self.name)
         for each in made["data"]:
             vector = np.array(each["embedding"][: body.dimensions], np.float32)

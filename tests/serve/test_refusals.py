@@ -14,6 +14,19 @@ from pyspec.serve.service import Service
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
 
+@pytest.fixture
+def fails(monkeypatch):
+    """Has every request of a chat fail so."""
+
+    def fails_(error):
+        async def ask(*_):
+            raise error
+
+        monkeypatch.setattr(Service, "ask", ask)
+
+    return fails_
+
+
 def refused(server, path="/v1/chat/completions"):
     with begun(server, path, body()) as response:
         assert b"message" in response.read()
@@ -31,7 +44,7 @@ def test_media_types_that_pages_cannot_send_are_taken(server, kind):
     assert post(server, b'{"content": "a"}', "/tokenize", **{"Content-Type": kind})[0] == 200
 
 
-def test_every_answer_has_an_id(serve, monkeypatch):
+def test_every_answer_has_an_id(serve, fails):
     """Which OpenAI's and Anthropic's clients log: refusals and failures have one, too, and the line of the log says it."""
     lines, found = [], []
     server = serve(log=lines.append, hosts=("localhost", "127.0.0.1"))
@@ -48,10 +61,7 @@ def test_every_answer_has_an_id(serve, monkeypatch):
         ids(path, data)
     ids("/health", None, Host="elsewhere")
 
-    async def ask(*_):
-        raise RuntimeError
-
-    monkeypatch.setattr(Service, "ask", ask)
+    fails(RuntimeError())
     ids("/v1/chat/completions", body())
     assert len({*found}) == 6
     wait(lambda: len(lines) == 4)
@@ -94,12 +104,9 @@ def test_what_is_not_made_here_is_asked_for_once(serve):
     (errors.TooManyRequests, (429, None, "1")),
     (errors.ShuttingDown, (503, None, "1")),
 ])  # fmt: skip
-def test_what_passes_may_be_asked_again(serve, monkeypatch, error, told):
-    async def ask(*_):
-        raise error("none")
-
-    monkeypatch.setattr(Service, "ask", ask)
-    assert refused(serve()) == told
+def test_what_passes_may_be_asked_again(server, fails, error, told):
+    fails(error("none"))
+    assert refused(server) == told
 
 
 OBJECT = {"type": "object"}
@@ -132,12 +139,9 @@ def test_a_tool_that_is_found_again_is_no_second_one():
     assert [tool["name"] for tool in record.tools] == ["f"]
 
 
-def test_another_failure_says_what_it_is(serve, monkeypatch, caplog):
-    async def ask(*_):
-        raise errors.DraftError("it drafts nonsense")
-
-    monkeypatch.setattr(Service, "ask", ask)
-    assert refused(serve())[0] == 500
+def test_another_failure_says_what_it_is(server, fails, caplog):
+    fails(errors.DraftError("it drafts nonsense"))
+    assert refused(server)[0] == 500
     assert "POST /v1/chat/completions failed: it drafts nonsense" in caplog.text
 
 
