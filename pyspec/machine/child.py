@@ -88,17 +88,18 @@ def run_child(
     path = json.dumps([p or str(Path.cwd()) for p in sys.path])
     command = [sys.executable, "-c", _START, path, str(script or _SCRIPT), task, *arguments]
     env = {**os.environ, **_ENV, **({} if gpu else _NO_GPU)}
-    stdin, kept_open = os.pipe()
-    try:
-        done = subprocess.run(
-            command, stdin=stdin, capture_output=True, env=env, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return ChildExit("", timed_out=True, seconds=timeout or 0)
-    finally:
-        os.close(stdin)
-        os.close(kept_open)
-    return _outcome(done.returncode, done.stdout, done.stderr)
+    pipe, (stdin, kept_open) = subprocess.PIPE, os.pipe()
+    with subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, env=env) as child:
+        try:
+            output, errors = child.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            return ChildExit("", timed_out=True, seconds=timeout or 0)
+        finally:
+            os.close(stdin)
+            os.close(kept_open)
+            child.kill()  # no effect if it has ended
+            child.wait()
+    return _outcome(child.returncode, output, errors)
 
 
 def _outcome(status: int, output: bytes, errors: bytes) -> ChildExit:

@@ -176,10 +176,9 @@ def _blob(root: Path, manifest: Path, kind: str) -> Path | None:
         if not isinstance(layer, dict) or layer.get("mediaType") != kind:
             continue
         digest = str(layer.get("digest", ""))
-        if _DIGEST.fullmatch(digest):
-            for name in (digest.replace(":", "-"), digest):
-                if (path := root / "blobs" / name).is_file():
-                    return path
+        path = root / "blobs" / digest.replace(":", "-")
+        if _DIGEST.fullmatch(digest) and path.is_file():
+            return path
     return None
 
 
