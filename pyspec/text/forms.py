@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, takewhile
 from typing import Any
 
 from pyspec.text.messages import RESULTS
@@ -75,28 +75,19 @@ def _content_before_calls(inputs: TemplateInput) -> TemplateInput:
 
 def _calls_apart(inputs: TemplateInput) -> TemplateInput:
     """Give each call a turn of its own and put its result behind it, for templates that write one call a turn."""
-    made: list[dict[str, Any]] = []
-    first = 0  # of the turns that the last calls were in
-    for message in inputs["messages"]:
-        calls = message.get("tool_calls")
-        if calls:
-            first = len(made)
-            made += [{**message, "tool_calls": calls[:1]}]
-            made += [{"role": message["role"], "content": "", "tool_calls": [c]} for c in calls[1:]]
-        elif message["role"] in RESULTS:
-            made.insert(_behind_call(made, first, message.get("tool_call_id")), message)
-        else:
-            made.append(message)
+    made, left = list[dict[str, Any]](), list(inputs["messages"])
+    while left:
+        message = left.pop(0)
+        calls = message.get("tool_calls") or ()
+        made += [] if calls else [message]
+        for call in calls:
+            made.append({**message, "tool_calls": [call]})
+            message = {"role": message["role"], "content": ""}
+            results = takewhile(lambda turn: turn["role"] in RESULTS, left)
+            ids = [turn.get("tool_call_id") for turn in results]
+            if call.get("id") in ids:
+                made.append(left.pop(ids.index(call.get("id"))))
     return {**inputs, "messages": made}
-
-
-def _behind_call(made: Sequence[Mapping[str, Any]], first: int, call_id: Any) -> int:
-    """Return the place behind the first unanswered call with this id, from turn `first` on; the end if there is none."""
-    for i, turn in enumerate(made[first:], first + 1):
-        answered = made[i]["role"] in RESULTS if i < len(made) else False
-        if turn.get("tool_calls") and not answered and turn["tool_calls"][0].get("id") == call_id:
-            return i
-    return len(made)
 
 
 def _system_in_user(inputs: TemplateInput) -> TemplateInput:
