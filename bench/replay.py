@@ -16,11 +16,10 @@ from pathlib import Path
 from common import arguments, publish
 from grid import KNOWN, Played, costs_of, parts
 from measure.parts import PARTS, without
-from measure.simulate import Answer, Player, fixed_speed, load_rounds
+from measure.simulate import Answer, Player, fixed_speed, fresh_curve, load_rounds
 from measure.speeds import geomean
 
 from pyspec.draft.acceptance import Acceptance
-from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.sampling.options import Draw
 
@@ -41,8 +40,9 @@ def times_plain(
 ) -> float:
     """Times plain over these answers."""
     costs, learned = costs_of(curve, cost, 0.1), Acceptance().under(draw)
-    prior = CostCurve.prior(KNOWN[curve][1], 10.0, cost, 0.1 * cost)
-    policy = GoodputPolicy(prior, learned, companion=companion)
+    policy = GoodputPolicy(
+        fresh_curve(costs, (cost, 0.1 * cost), 0, KNOWN[curve].card), learned, companion=companion
+    )
     return Player(policy, costs).play(answers).speed / fixed_speed(answers, costs, 0)
 
 

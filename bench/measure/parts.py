@@ -11,9 +11,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from pyspec.draft import acceptance, costs, goodput, row_times
+from pyspec.draft import acceptance, goodput
 from pyspec.draft.acceptance import Calibration, LookupEstimator
-from pyspec.draft.costs import DEFAULT_SHAPE, SHAPES
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.draft.row_times import RowTimes
 from pyspec.draft.stopping import Forecast, best_length, draft_floors
@@ -84,14 +83,9 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     "markup": [(goodput, "_MARKUP", 0.0)],  # markup of a ms of drafting
     "batch": [(goodput, "allocate", _alone)],  # sequences share the rows of a decode
     # what rows cost
-    "hope": [(RowTimes, "_hoped", RowTimes._known)],  # hope for counts not timed yet
-    "later hope": [(row_times, "_WHILE", 10**9)],  # which later is less, or more at tiles' ends
-    "tiles": [(row_times, "_EDGES", ())],  # hope for the ends of tiles
     "neighbours": [(RowTimes, "_known", _own_k)],  # a count not timed is like its neighbours
     "stalls": [(RowTimes, "_set_aside", lambda *_: False)],  # stalls are not believed
     "depth": [(RowTimes, "_around", lambda self, _: (self._bases[0], self._bases[0], 0.0))],  # depth of the context
-    "experts": [(costs, "with_experts", lambda times, _: times)],  # rows of a mixture choose experts
-    "types": [(costs, "SHAPES", dict.fromkeys(SHAPES, SHAPES[DEFAULT_SHAPE]))],  # shapes by file type
     "with the target": [(RowTimes, "follow", lambda *_: None)],  # side models slow down as the target does
     # what is accepted
     "table": [(acceptance, "_LINE_WEIGHT", 1e9)],  # table of acceptance by bin

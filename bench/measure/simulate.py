@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from pyspec.draft.costs import CostCurve
-from pyspec.draft.row_times import RowTimes, expand, time_at
+from pyspec.draft.row_times import OWN_MAX, SURE, KeptTime, RowTimes, expand, time_at
 from pyspec.draft.simple import LengthPolicy
 from pyspec.draft.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome, table_bin
 from pyspec.errors import InputError
@@ -155,8 +155,24 @@ def known_curve(
     target: Mapping[int, Sequence[float]], draft: Sequence[float], companion: Sequence[float]
 ) -> CostCurve:
     """A curve that is known: target times by depth, then draft and companion; index 0 is 0 rows."""
-    curve = CostCurve(*(RowTimes(bases) for bases in (target, {0: draft}, {0: companion})))
-    curve.target.hope = 1.0
+    return CostCurve(*(RowTimes(bases) for bases in (target, {0: draft}, {0: companion})))
+
+
+def timed_rows(target: Times, seed: int) -> dict[int, KeptTime]:
+    """A target's rows as a process times them before its first answer."""
+    rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+    return {
+        n: KeptTime(target(n) * exp(rng.gauss(0.0, _NOISE)), SURE) for n in range(1, OWN_MAX + 1)
+    }
+
+
+def fresh_curve(costs: Costs, shares: tuple[float, float], seed: int, card: bool) -> CostCurve:
+    """The curve of a process that has timed the target's rows, and nothing else. shares, card: of `CostCurve.prior`."""
+    times = timed_rows(costs.target, seed)
+    rows = {n: kept.ms for n, kept in times.items()}
+    more = {1: costs.deeper, 8: 8.0 * costs.deeper} if costs.deeper else None
+    curve = CostCurve.prior(rows, *shares, deeper=more, card=card)
+    curve.begin_with(times, {})
     return curve
 
 

@@ -121,7 +121,9 @@ class Batch:
         self._scheduler: Scheduler | None = None
         # shared by all rules and temperatures, since their answers share rounds; it learns each way to draw separately
         rule, draw = settings.rule, settings.sampling.draw
-        self._pair = PairMemory(self, models.target, sides, policy, rule=rule, draw=draw)
+        self._pair = PairMemory(
+            self, models.target, sides, policy, timed=True, rule=rule, draw=draw
+        )
         self._policies = self._pair.policies
         self.parallel = parallel or self._at_once(self._policies.curve)
         self._fixed = parallel is not None or exact  # texts of `exact` depend on it

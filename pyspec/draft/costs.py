@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from pyspec.draft.row_times import KeptTime, RowTimes, expand
 from pyspec.draft.types import Outcome
 
-SHAPES: Mapping[str, Mapping[int, float]] = {
-    # In units of one row. CPU: measured on two AVX-512 cores with a 135M model, flash attention on, 64 positions of context
-    # (Q4_0, Q8_0: off, another machine). GPU: published measurements of llama.cpp (34B Q8_0 on CUDA, op level on Metal).
-    "Q4_1": {1: 1, 2: 1.78, 3: 2.17, 4: 2.65, 5: 3.30, 6: 3.77, 8: 4.25, 12: 6.17, 16: 7.75},
-    "Q4_0": {1: 1, 2: 1.53, 3: 1.95, 4: 2.24, 5: 2.92, 6: 3.35, 8: 3.60, 12: 4.99, 16: 5.11},
-    "Q8_0": {1: 1, 2: 2.02, 3: 2.46, 4: 2.68, 5: 3.28, 6: 3.60, 8: 3.88, 12: 5.41, 16: 6.53},
-    "Q4_K_M": {1: 1, 2: 1.44, 3: 1.68, 4: 1.96, 5: 2.63, 6: 2.85, 8: 3.04, 12: 4.00, 16: 4.94},
-    "BF16": {1: 1, 2: 1.68, 3: 1.89, 4: 2.12, 5: 2.21, 6: 2.32, 8: 2.61, 12: 3.12, 16: 3.67},
-    "cuda": {1: 1, 8: 1.74, 9: 3.89, 16: 4.1, 64: 5.0},
-    # A draft that reads the target's states, in units of one of its own steps: from the drafts on the pages of the default target
-    # in three types. The value for 64 rows is a prompt being read.
-    "head": {1: 1, 2: 2.2, 4: 3.6, 8: 4.9, 16: 8.0, 64: 24.0},
-    "metal": {1: 1, 2: 1.3, 4: 1.7, 8: 2.5, 9: 3.2, 16: 3.8, 64: 8.0},
+ROWS: Mapping[int, float] = {
+    1: 10.0,
+    2: 14.4,
+    3: 16.8,
+    4: 19.6,
+    5: 26.3,
+    6: 28.5,
+    8: 30.4,
+    12: 40.0,
+    16: 49.4,
 }
-DEFAULT_SHAPE = "Q4_K_M"
+"""Ms of a target's decodes that are assumed where they could not be timed: a 135M model in Q4_K_M on two AVX-512 cores."""
 
+CARD: Mapping[int, float] = {1: 1.0, 8: 1.74, 16: 4.1, 64: 5.0}
+"""A draft's rows on a device, in units of one, as published of llama.cpp on CUDA (34B Q8_0); on a processor they are as ROWS."""
 
-class Experts(NamedTuple):
-    """A mixture of experts. held: by a layer; used: by a row; share: of the bytes that a row reads."""
-
-    held: int
-    used: int
-    share: float
-
-
-def with_experts(times: Sequence[float], experts: Experts) -> list[float]:
-    """A curve of a mixture from that of a model whose rows share all weights.
-
-    Rows choose experts as if independently, and each chosen one is read: on a model of 64 experts, 8 of them used, this is within
-    16 % of what 3 to 8 rows were measured to take.
-    """
-    held, used, share = experts
-    read = [times[1] * held / used * (1.0 - (1.0 - used / held) ** n) for n in range(len(times))]
-    return [t + share * max(0.0, more - t) for t, more in zip(times, read)]
-
+HEAD: Mapping[int, float] = {1: 1.0, 2: 2.2, 4: 3.6, 8: 4.9, 16: 8.0, 64: 24.0}
+"""A draft that reads the target's states, in units of one of its own steps: from the drafts on the pages of the default target in
+three types. The value for 64 rows is a prompt being read."""
 
 LONG_LAG = 4  # tokens per sequence to catch up with, above which reading takes longer than a step
 _FAR_DEPTH = 4096  # context depth of a prior's second curve; linear between and beyond
@@ -57,43 +40,38 @@ class CostCurve:
 
     def __init__(self, target: RowTimes, draft: RowTimes, companion: RowTimes) -> None:
         self.target, self.draft, self.companion = target, draft, companion
-        draft.hope = companion.hope = 1.0  # no optimism: reading costs time before it pays
         self._first_reading: Outcome | None = None
 
     @classmethod
     def prior(
         cls,
-        shape_name: str = DEFAULT_SHAPE,
-        one_row_ms: float = 10.0,
+        rows: Mapping[int, float] = ROWS,
         draft_share: float = 0.15,
         companion_share: float = 0.1,
         *,
         deeper: Mapping[int, float] | None = None,
         head: bool = False,
-        experts: Experts | None = None,
+        card: bool = False,
     ) -> CostCurve:
-        """The curve assumed before any round: a shape in units of `one_row_ms`, with side models as shares of a target row.
+        """The curve assumed before any round, with side models as shares of a target row.
 
-        `deeper` has the milliseconds that each position of context adds to a decode of the target, by rows.
-        `head`: the draft reads the target's states; its rows use few weights and many kernels. experts: the target's, if it is a
-        mixture.
+        `rows`: ms of the target's decodes, by rows. `deeper` has the milliseconds that each position of context adds to one, by
+        rows. `head`: the draft reads the target's states; its rows use few weights and many kernels. card: side models run on a
+        device.
         """
-        shape = [one_row_ms * t for t in expand(SHAPES.get(shape_name, SHAPES[DEFAULT_SHAPE]))]
-        own = with_experts(shape, experts) if experts else shape
+        own = expand(rows)
         bases = {0: own}
         if deeper:
             more = expand(deeper)
             bases[_FAR_DEPTH] = [t + _FAR_DEPTH * m for t, m in zip(own, more)]
-        draft = [draft_share * t for t in shape]
+        # not in the target's proportions: a small model's rows are not as flat as those of a large one may be
+        small = expand(CARD if card else ROWS)
+        one = own[1] / small[1]
+        draft = [one * draft_share * t for t in small]
         if head:
-            one = one_row_ms * (draft_share + _HEAD_MORE)
-            draft = [one * t for t in expand(SHAPES["head"])]
-        sides = (draft, [companion_share * t for t in shape])
-        target = RowTimes(bases)
-        if experts:
-            # where every row costs, a trial of several takes what it cannot bring back
-            target.hope = 1.0
-        return cls(target, *(RowTimes({0: times}) for times in sides))
+            draft = [own[1] * (draft_share + _HEAD_MORE) * t for t in expand(HEAD)]
+        sides = (draft, [one * companion_share * t for t in small])
+        return cls(RowTimes(bases), *(RowTimes({0: times}) for times in sides))
 
     def begin_with(self, target: Mapping[int, KeptTime], draft: Mapping[int, KeptTime]) -> None:
         """Start from times by rows that this machine took before, where there are any."""
@@ -102,11 +80,11 @@ class CostCurve:
         self.companion.follow(self.target)
         self.draft.begin_with(draft)
 
-    def observe(self, outcome: Outcome, rounds: int = 1) -> None:
+    def observe(self, outcome: Outcome) -> None:
         """Learn from a round's times, or from the mean times of several."""
         n_seq = len(outcome.seqs)
         if outcome.verify_rows == outcome.own_rows:  # prompt rows have no logits and cost less
-            self.target.observe(outcome.verify_rows, outcome.t_verify, outcome.depth, rounds)
+            self.target.observe(outcome.verify_rows, outcome.t_verify, outcome.depth)
             for side in (self.draft, self.companion):
                 side.follow(self.target)
         if outcome.draft_steps > 0:

@@ -23,12 +23,9 @@ from pyspec.errors import OptionError
 
 N_MAX = 64
 
-_OWN = 16  # row counts up to here are learned one by one, others by quarters of an octave
-_HOPE = 0.75  # share of k first assumed for unseen counts: one that is guessed too expensive is never tried
-_STEP = 0.6  # the same for counts between two that were seen, and later for all
-_EDGES = (4, 8)  # row counts at which kernels' tiles end
-_EDGE = 0.2  # the same for those, later: they may cost less than fewer rows
-_WHILE = 64  # decodes before "later": a trial costs a short answer more than it brings
+OWN_MAX = 16
+"""Row counts up to here are learned one by one, others by quarters of an octave."""
+
 SURE = 3  # observations after which a count tells the machine's speed
 _REBUILD = 16  # observations between two rebuilds of a table whose counts are known
 _DEAREST = 2.0  # most that rows together are believed to take, in units of as many single ones
@@ -44,7 +41,7 @@ _AT_ONCE = 10  # observations at most that one mean stands for, since the weight
 @lru_cache(maxsize=4096)
 def _key(rows: int) -> int:
     """The key under which k is learned for this many rows."""
-    return rows if rows <= _OWN else _OWN + int(4.0 * log2(rows / _OWN))
+    return rows if rows <= OWN_MAX else OWN_MAX + int(4.0 * log2(rows / OWN_MAX))
 
 
 class _Timing(NamedTuple):
@@ -79,7 +76,6 @@ class KeptTime(NamedTuple):
 
     ms: float
     seen: int  # how often it was observed; SURE at most
-    since: int = 0  # processes that began with it and did not see it, if it is not sure
 
 
 class RowTimes:
@@ -88,7 +84,6 @@ class RowTimes:
     def __init__(self, bases: Mapping[int, Sequence[float]]) -> None:
         self._depths = sorted(bases)
         self._bases = [list(bases[d]) for d in self._depths]
-        self.hope = _HOPE
         self.scale = 1.0
         self.pace = 1.0
         """The target's `scale` when this model was last timed."""
@@ -97,10 +92,8 @@ class RowTimes:
         self._begun: dict[int, int] = {}
         self._off: dict[int, float] = {}
         """How far times were from what earlier ones of their count said: the mean, as a share."""
-        self._since: dict[int, int] = {}
-        """`KeptTime.since`, by key."""
         self._doubted: set[int] = set()
-        self._slow = self._waiting = self._seen = 0
+        self._slow = self._waiting = 0
         self._depth = -1
         self._base_of = (-1, 0)
         self._one, self._more = 0.0, [0.0]
@@ -123,7 +116,7 @@ class RowTimes:
         table = self.table()
         if rows < len(table):
             return table[rows]
-        return self._ms(rows, self._hoped(_key(rows)))
+        return self._ms(rows, self._known(_key(rows)))
 
     def _ms(self, rows: int, k: float) -> float:
         """The module's formula, without context."""
@@ -137,7 +130,7 @@ class RowTimes:
             self.scale *= change
             self.pace, self._table = target.scale, []
 
-    def observe(self, rows: int, ms: float, depth: int = 0, decodes: int = 1) -> None:
+    def observe(self, rows: int, ms: float, depth: int = 0) -> None:
         """Learn from a decode, or the mean of several. Impossible times are ignored; stalls, too, until they become the rule."""
         if not (rows >= 1 and 1e-4 < ms < 1e7):
             return
@@ -147,7 +140,6 @@ class RowTimes:
         if self._set_aside(seen):
             return
         self._slow = 0
-        self._since.pop(key, None)
         count = self._count[key] = self._count.get(key, 0) + 1
         if count > 1:
             off, weight = abs(ms / (self.scale * seen.expected) - 1.0), max(0.1, 1.0 / (count - 1))
@@ -158,7 +150,6 @@ class RowTimes:
         if rows > 1:
             self._learn_shape(seen, count)
         self._waiting += 1
-        self._seen += decodes
         if self._table and (count <= SURE or self._waiting >= _REBUILD):
             self._build(len(self._table) - 1)
 
@@ -185,7 +176,7 @@ class RowTimes:
         # either a stall, or the assumption is wrong: the next time will show
         self._doubted.add(seen.key)
         # reading costs time before it pays, so believe half of the surprise: the geometric mean
-        if seen.rows > _OWN and self.hope == 1.0:
+        if seen.rows > OWN_MAX:
             self._k[seen.key] = seen.shape(sqrt(ratio) * seen.expected)
         return True
 
@@ -205,16 +196,16 @@ class RowTimes:
         self._count.clear()
         self._doubted.clear()
         self._off.clear()
-        self._begun, self._since = {}, {}
+        self._begun = {}
 
     def seen(self) -> dict[int, KeptTime]:
-        """Times by rows, without context, of the counts up to _OWN that were observed."""
-        return {n: self._kept(n) for n in range(1, _OWN + 1) if self.count(n)}
+        """Times by rows, without context, of the counts up to OWN_MAX that were observed."""
+        return {n: self._kept(n) for n in range(1, OWN_MAX + 1) if self.count(n)}
 
     def _kept(self, rows: int) -> KeptTime:
         key = _key(rows)
         ms = self._ms(rows, self._known(key))
-        return KeptTime(ms, min(self.count(rows), SURE), self._since.get(key, 0))
+        return KeptTime(ms, min(self.count(rows), SURE))
 
     def begin_with(self, times: Mapping[int, KeptTime]) -> None:
         """Learn from times that this machine took before."""
@@ -222,8 +213,6 @@ class RowTimes:
             for rows in sorted(times):
                 if already < times[rows].seen:
                     self.observe(rows, times[rows].ms)
-        unsure = {rows: kept for rows, kept in times.items() if rows > 1 and kept.seen < SURE}
-        self._since = {_key(rows): kept.since + 1 for rows, kept in unsure.items()}
         self._begun, self._table = dict(self._count), []
         self._off.clear()
 
@@ -269,23 +258,6 @@ class RowTimes:
         low, high = keys[i - 1], keys[i]
         return self._k[low] + (self._k[high] - self._k[low]) * (key - low) / (high - low)
 
-    def _hoped(self, key: int) -> float:
-        """The k used for planning: a count never seen is hoped to be cheaper than its neighbours, so that it is tried.
-
-        Kernels work in tiles: four rows may be cheaper than three.
-        """
-        known = self._known(key)
-        if self.hope == 1.0 or key <= 1:
-            return known
-        if key in self._k:
-            # each process hopes for more, or one stall would keep all later ones from trying this count
-            return known * self.hope ** self._since.get(key, 0)
-        if key in _EDGES and self._seen >= _WHILE:
-            return min(known, _EDGE)
-        if key > max(self._k, default=1):
-            return known * (self.hope if self._seen < _WHILE else min(self.hope, _STEP))
-        return min(known, _STEP) if key <= _OWN else known
-
     def _build(self, rows: int) -> None:
         self._waiting = 0
         if self._base_of != (self._depth, rows):
@@ -293,7 +265,7 @@ class RowTimes:
             base = [self._base(n, self._depth * _DEPTH_STEP) for n in range(1, rows + 1)]
             self._one, self._more = base[0][0], [0.0, *(more for _, more in base[1:])]
             self._base_of = self._depth, rows
-        k = [self._hoped(key) for key in range(_key(rows) + 1)]
+        k = [self._known(key) for key in range(_key(rows) + 1)]
         one = self.scale * self._one
         times = (one + one * k[_key(n)] * more for n, more in enumerate(self._more, 1))
         self._table = [0.0, *times]

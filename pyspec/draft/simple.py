@@ -167,7 +167,7 @@ class LengthPolicy(ABC):
         clean_times(mean)
         self.counts.add(mean, seen.rounds)
         self.counts.rounds_plain += seen.rounds
-        self.curve.observe(mean, seen.rounds)
+        self.curve.observe(mean)
         self.plain_aside.add(mean.aside, seen.rounds)
 
     def renew_costs(self) -> None:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import llama_cpp
 
 from pyspec._lib import log_to
-from pyspec.draft.costs import Experts
 from pyspec.errors import ModelInvalid, OptionError
 from pyspec.gguf.header import EXPERTS, header_of_parts, read_header
 from pyspec.gguf.reader import Header
@@ -85,22 +84,21 @@ def has_experts(header: Header) -> bool:
     return any(EXPERTS.search(tensor.name) for tensor in header.tensors)
 
 
-def experts_of(llm: Any) -> tuple[Experts, int] | None:
-    """Return a mixture's experts, and the bytes of weights that a row reads; None for other models."""
+def row_bytes(llm: Any) -> int:
+    """Return the bytes of weights that a row reads: all, but of a mixture's experts those that it uses."""
     arch = llm.metadata.get("general.architecture", "")
     count, used = (
         int(llm.metadata.get(f"{arch}.expert_{what}", 0)) for what in ("count", "used_count")
     )
     if not 0 < used < count:
-        return None
+        return int(max(1, llama_cpp.llama_model_size(llm.model)))
     experts = others = 0
     for tensor in header_of_parts(Path(llm.model_path)).tensors:
         if EXPERTS.search(tensor.name):
             experts += tensor.nbytes
         elif tensor.name != "token_embd.weight":
             others += tensor.nbytes
-    own = experts * used // count
-    return Experts(count, used, own / max(1, own + others)), max(1, own + others)
+    return max(1, experts * used // count + others)
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ belongs to another draft raises ProfileError. A policy then starts without it, a
 
 What rounds taught is one small file for each target, draft, build of llama.cpp, processor and number of threads: times of decodes
 by rows, and for each kind of answer (by rule, and by how tokens are drawn) what drafts were worth. Without it each process would
-learn anew, in its user's first answer, that drafts do not pay there.
+learn anew, in its user's first answer, that drafts do not pay there. Where there is none, rows are timed before the first answer:
+a count that was never timed would have to be tried, and most trials cost an answer more than they bring.
 """
 
 from __future__ import annotations
@@ -14,25 +15,27 @@ import logging
 import sys
 import time
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 import llama_cpp
 import msgspec
 
+from pyspec._lib import release_workers
 from pyspec.draft.acceptance import TEMPERS, Acceptance, Calibration, Logistic
-from pyspec.draft.costs import CostCurve
+from pyspec.draft.costs import ROWS, CostCurve
 from pyspec.draft.goodput import Experience
 from pyspec.draft.policies import Length, Policies
-from pyspec.draft.row_times import SURE, KeptTime
-from pyspec.engine.offload import count_placeable, experts_of
-from pyspec.errors import OptionError, ProfileError, PyspecError
+from pyspec.draft.row_times import OWN_MAX, SURE, KeptTime
+from pyspec.engine.offload import count_placeable, row_bytes
+from pyspec.errors import EngineError, OptionError, ProfileError, PyspecError
 from pyspec.machine.devices import layer_devices
 from pyspec.machine.files import Stamp, file_sha256, recall_as, remember, stamp
-from pyspec.machine.machine import Watch, engine_build, processor
+from pyspec.machine.machine import Watch, engine_build, is_quiet, processor
 from pyspec.machine.others import came_with
 
 log = logging.getLogger("pyspec")
@@ -128,45 +131,34 @@ def prior_learned(sides: Sequence[SideFile]) -> Acceptance:
         return Acceptance()
 
 
-_TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}
-"""llama.cpp's numbers of file types with a measured cost curve.
-
-Other types use Q4_K_M's, since kernels of its family handle several rows at once in the same way.
-"""
-
-
 def gpu_layers(llm: Any) -> int:
     """Return the number of layers requested on devices; -1, or more than there are, means all. 0 if there is no device."""
     layers = int(llm.model_params.n_gpu_layers)
     return layers if layers and layer_devices(llm.devices) else 0
 
 
-def prior_curve(llm: Any, sides: Sequence[SideFile], one_row_ms: float = 0.0) -> CostCurve:
-    """Return the curve assumed before any measurement: the shape of the target's file type, and side models' shares by file size.
+def prior_curve(
+    llm: Any, sides: Sequence[SideFile], times: Mapping[int, KeptTime] | None = None
+) -> CostCurve:
+    """Return the curve assumed before any round: side models take a share of a target's row by the weights that they read.
 
-    The first rounds correct it; until then only its ratios matter. one_row_ms: the time of a row on this machine, as measured
-    before, 0 if unknown.
+    times: of the target's decodes by rows on this machine, as far as they are known.
     """
-    experts, size = experts_of(llm) or (None, max(1, llama_cpp.llama_model_size(llm.model)))
-    shares = [max(0.02, side.size / size) for side in sides][:2]
+    rows = {n: kept.ms for n, kept in (times or {}).items()}
+    if len(rows) < _KNOWN:
+        rows = {n: ms * rows.get(1, ROWS[1]) / ROWS[1] for n, ms in ROWS.items()}
+    shares = [max(0.02, side.size / row_bytes(llm)) for side in sides][:2]
     head = any(side.reads_states for side in sides)
-    if (device := _curve_of_device(llm)) is not None:
-        return CostCurve.prior(device, 10.0, *shares, head=head, experts=experts)
-    shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
-    row = one_row_ms or 10.0
-    share = row * _depth_share(llm.model)
-    deeper_ms = {1: share, 8: 8 * share}
-    return CostCurve.prior(shape, row, *shares, deeper=deeper_ms, head=head, experts=experts)
+    card, share = _on_devices(llm), rows[1] * _depth_share(llm.model)
+    deeper = None if card else {1: share, 8: 8 * share}
+    return CostCurve.prior(rows, *shares, deeper=deeper, head=head, card=card)
 
 
-def _curve_of_device(llm: Any) -> str | None:
-    """Return the name of a device's shape, if most layers are on devices of this machine."""
+def _on_devices(llm: Any) -> bool:
+    """Whether most layers are on devices of this machine, where context costs next to nothing."""
     layers, most = gpu_layers(llm), llama_cpp.llama_model_n_layer(llm.model) + 1
-    if layers == 0 or 0 < layers < most / 2:
-        return None  # the layers left on the CPU take most of the time
-    if all(each.kind == "RPC" for each in layer_devices(llm.devices)):
-        return None  # it is unknown what the other machine computes with
-    return "metal" if sys.platform == "darwin" else "cuda"
+    there = [each.kind for each in layer_devices(llm.devices)]
+    return layers != 0 and not 0 < layers < most / 2 and any(kind != "RPC" for kind in there)
 
 
 def _depth_share(model: Any) -> float:
@@ -178,6 +170,68 @@ def _depth_share(model: Any) -> float:
     layers, width = llama_cpp.llama_model_n_layer(model), llama_cpp.llama_model_n_embd(model)
     return 3.2 * float(layers * width) / float(max(1, llama_cpp.llama_model_n_params(model)))
 
+
+# -- rows, timed once --------------------------------------------------------------------------------------------------
+
+_KNOWN = 8  # row counts that make a curve
+_ENOUGH_S, _MOST_S = 2.0, 6.0
+"""Seconds of timing after which no other turn begins, and after which none goes on."""
+
+
+class _Rows:
+    """Decodes of up to `most` rows on a target whose context holds nothing, before and afterwards."""
+
+    def __init__(self, llm: Any) -> None:
+        self._context, self._memory = llm.ctx, llama_cpp.llama_get_memory(llm.ctx)
+        sizes = llama_cpp.llama_n_ctx(llm.ctx), llama_cpp.llama_n_batch(llm.ctx)
+        self.most = min(OWN_MAX, *sizes)
+        self._batch = batch = llama_cpp.llama_batch_init(OWN_MAX, 0, 1)
+        for i in range(OWN_MAX):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i] = i % llm.n_vocab(), i, 1
+            batch.seq_id[i][0], batch.logits[i] = 0, 1
+
+    def ms(self, n: int) -> float:
+        """Milliseconds of a decode of n rows. Raises EngineError."""
+        self._batch.n_tokens, start = n, perf_counter()
+        status = llama_cpp.llama_decode(self._context, self._batch)
+        llama_cpp.llama_synchronize(self._context)
+        took = 1e3 * (perf_counter() - start)
+        llama_cpp.llama_memory_clear(self._memory, False)
+        if status:
+            raise EngineError(f"timing rows: llama_decode returned {status}")
+        return took
+
+    def close(self) -> None:
+        llama_cpp.llama_batch_free(self._batch)
+        llama_cpp.llama_memory_clear(self._memory, True)
+        llama_cpp.llama_perf_context_reset(self._context)
+        release_workers()
+
+
+def time_rows(llm: Any) -> dict[int, KeptTime]:
+    """Time decodes of 1 to OWN_MAX rows of a loaded target whose context holds nothing.
+
+    Each is compared with a decode of one row just before it, and the median of up to three turns counts: a machine that is slow
+    for a second, as a virtual one may be, is so for both. A slow model gets fewer turns, and times of its first counts alone; one
+    that cannot decode now gets none.
+    """
+    rows, start = _Rows(llm), perf_counter()
+    singles: list[float] = []
+    ratios: dict[int, list[float]] = {n: [] for n in range(1, rows.most + 1)}
+    with closing(rows), suppress(EngineError):
+        rows.ms(1)  # this brings the weights into memory
+        for _turn in range(SURE):
+            for n, found in ratios.items():
+                if perf_counter() - start < _MOST_S:
+                    singles.append(rows.ms(1))
+                    found.append(rows.ms(n) / singles[-1] if n > 1 else 1.0)
+            if perf_counter() - start > _ENOUGH_S:
+                break
+    timed = {n: found for n, found in ratios.items() if found}
+    return {n: KeptTime(min(singles) * median(found), len(found)) for n, found in timed.items()}
+
+
+# -- what rounds taught ------------------------------------------------------------------------------------------------
 
 MAX_CHANGE = 3.0
 """If one-row decodes take this many times the kept time, the machine was busy with something else."""
@@ -195,13 +249,11 @@ class PairFacts(msgspec.Struct, omit_defaults=True):
     draft: dict[int, KeptTime] = {}  # a draft's step, by sequences
     temper: int = 0  # see `Acceptance`
     kinds: dict[str, Experience] = {}  # by the names that `Policies` gives them
+    busy: bool = False  # whether rows were timed while other programs needed the processors
 
     def __post_init__(self) -> None:
         times = (*self.target.items(), *self.draft.items())
-        good = all(
-            0 < rows < 4096 and 0.0 < t.ms < 1e7 and 0 < t.seen <= SURE and 0 <= t.since < 1e9
-            for rows, t in times
-        )
+        good = all(0 < rows < 4096 and 0.0 < t.ms < 1e7 and 0 < t.seen <= SURE for rows, t in times)
         if not (good and 0.0 <= self.day < 1e6 and 0 <= self.temper < TEMPERS):
             raise OptionError("what was kept about a pair contradicts itself")
 
@@ -225,11 +277,19 @@ class PairMemory:
         owner: when it goes, or the process ends, what was seen is kept.
         llm: the loaded target.
         sides: its draft and companion, in this order, as far as it has them.
+        timed: whether rows of the target are timed now, if they never were.
         length, more: of `Policies`.
     """
 
     def __init__(
-        self, owner: object, llm: Any, sides: Sequence[SideFile], length: Length, **more: Any
+        self,
+        owner: object,
+        llm: Any,
+        sides: Sequence[SideFile],
+        length: Length,
+        *,
+        timed: bool,
+        **more: Any,
     ) -> None:
         self._threads = int(llm.n_threads)
         self._file: Stamp | None = None
@@ -237,9 +297,11 @@ class PairMemory:
             self._file = stamp(Path(llm.model_path))
         where = f"{self._threads} threads, {placed(llm)}, {processor()}, {engine_build()}"
         drafts = [stamp(side.path) for side in sides[:1]]
-        self._name = f"pair 4, {drafts}, {where}"
-        self._known = self._read()
+        self._name = f"pair 5, {drafts}, {where}"
         self._watch, self._written = Watch(), perf_counter()
+        self._known = self._read()
+        unknown = len(self._known.target) < 2 or (self._known.busy and is_quiet())
+        self._timed = time_rows(llm) if timed and unknown else {}
         self.temper = self._known.temper
         """The draft's temperature, as its engine has it now."""
         self.policies = self._begin(llm, sides, length, **more)
@@ -247,9 +309,9 @@ class PairMemory:
 
     def _begin(self, llm: Any, sides: Sequence[SideFile], length: Length, **more: Any) -> Policies:
         known = self._known
-        one = known.target.get(1)
-        curve = prior_curve(llm, sides, one.ms if one else 0.0)
-        curve.begin_with(known.target, known.draft if sides else {})
+        rows = self._timed or known.target
+        curve = prior_curve(llm, sides, rows)
+        curve.begin_with(rows, known.draft if sides else {})
         weight = 0.5 ** (max(0.0, _today() - known.day) / _HALF_LIFE)
         taught = {name: seen.aged(weight) for name, seen in known.kinds.items()}
         learned, companion = prior_learned(sides), len(sides) > 1
@@ -271,10 +333,11 @@ class PairMemory:
         curve = self.policies.curve
         own = PairFacts(
             _today(),
-            curve.target.seen() if quiet else {},
+            curve.target.seen() if quiet or self._timed else {},
             curve.draft.seen() if quiet else {},
             self.temper,
             taught,
+            not quiet and bool(self._timed or self._known.busy),
         )
         now = self._read()
         if now != self._known:  # another process wrote meanwhile

@@ -193,7 +193,9 @@ class Drafts:
         parts.remember(self._memory)
         assembly = Assembly(llm, parts, self._options)
         llm._session = Session(assembly)  # noqa: SLF001 - it is closed with `llm` from here on
-        llm.pair_memory = kept = PairMemory(llm, llm, assembly.sides, self._length)
+        llm.pair_memory = kept = PairMemory(
+            llm, llm, assembly.sides, self._length, timed=assembly.loop.can_draft
+        )
         llm.policies, assembly.engine.temper = kept.policies, kept.temper
         for note in assembly.notes:
             llm.note(note)

@@ -49,7 +49,7 @@ def test_a_part_is_found_in_the_policy_as_it_is_now(part):
         pass
 
 
-@pytest.mark.parametrize("part", ["switch", "trials", "floors", "markup", "hope", "table", "line"])
+@pytest.mark.parametrize("part", ["switch", "trials", "floors", "markup", "table", "line"])
 def test_a_policy_without_one_of_its_parts_plays_otherwise(script, part):
     grid = script("grid")
     ways = product(((0.3, 0.1), (0.7, 0.2)), ("differ", "turn"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from measure.simulate import known_curve
 
 from pyspec.draft.acceptance import Acceptance
-from pyspec.draft.costs import CostCurve
+from pyspec.draft.costs import ROWS, CostCurve
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.draft.row_times import expand
 from pyspec.draft.stopping import draft_floors, forecast, learn
@@ -348,7 +348,7 @@ def test_rounds_without_drafts_seldom_change_floors():
 
 
 def judged(**options):
-    return GoodputPolicy(CostCurve.prior("Q4_K_M", 10.0, 0.1, 0.1), companion=True, **options)
+    return GoodputPolicy(CostCurve.prior(ROWS, 0.1, 0.1), companion=True, **options)
 
 
 def test_the_companions_reading_is_weighed_before_it_is_paid():

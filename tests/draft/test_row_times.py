@@ -3,7 +3,6 @@
 from itertools import pairwise
 
 import pytest
-from helpers.known_costs import known
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,53 +24,6 @@ def test_times_are_kept_with_how_often_they_were_seen():
     assert counts == [1, 2, 3, 3, 3]
 
 
-@pytest.mark.parametrize("first", [26.0, 39.0])
-def test_a_count_that_each_process_sees_once_is_tried_by_few(first):
-    """Of twenty: it is known after three tries. A first time that a stall made longer keeps none from the next."""
-    known, tried = {1: KeptTime(10.0, 3), 4: KeptTime(first, 1)}, 0
-    for _ in range(20):
-        curve = times({1: 10.0, 4: 26.0, 64: 400.0})
-        curve.begin_with(known)
-        if curve.table()[4] < 17.0:  # where a draft that seldom suits would pay
-            tried += 1
-            curve.observe(4, 26.0)
-        known |= curve.seen()
-    assert tried == 2
-    assert known[4].ms == pytest.approx(26.0, rel=0.2)
-
-
-def test_a_short_answer_looks_for_no_step_of_the_kernels():
-    """A look costs it more than it brings: until forty decodes were seen, eight rows cost what they did at first."""
-    curve = times()
-    curve.observe(1, 10.0)
-    at_first = curve.table()[8]
-    for _ in range(39):
-        curve.observe(1, 10.0)
-    assert curve.table()[8] == pytest.approx(at_first)
-
-
-def test_the_mean_of_several_decodes_counts_as_so_many():
-    """Of rounds without drafts only means are learned."""
-    at_first, one_by_one, means = times(), times(), times()
-    at_first.observe(1, 10.0)
-    for _ in range(64):
-        one_by_one.observe(1, 10.0)
-    for _ in range(8):
-        means.observe(1, 10.0, decodes=8)
-    assert means.table()[8] == one_by_one.table()[8] < at_first.table()[8]
-
-
-def test_up_to_the_rows_of_one_draft_each_count_is_tried_by_itself():
-    """Of fifteen rows nothing is known where fourteen were seen: a step of the kernels may lie between."""
-    curve = times()
-    assumed = known({0: expand(POINTS)}).table()
-    for _ in range(6):
-        curve.observe(1, 10.0)
-        curve.observe(14, assumed[14])
-    assert curve.table()[14] == pytest.approx(assumed[14], rel=0.01)
-    assert curve.table()[15] < 0.95 * assumed[15]
-
-
 def test_a_table_is_made_anew_in_few_rounds_and_never_long_ago():
     """It takes time to make, and a machine that became slower is to be known: one decode in ten at most, in twenty at least."""
     curve, made = times(), [0]
@@ -87,11 +39,9 @@ def test_a_table_is_made_anew_in_few_rounds_and_never_long_ago():
     assert len(made) > 5
 
 
-@pytest.mark.parametrize(("rows", "hope"), [(8, 0.75), (8, 1.0), (40, 0.75)])
-def test_a_surprise_is_not_believed_at_once(rows, hope):
+def test_a_surprise_is_not_believed_at_once():
     """Four times the expected is a stall, or what was assumed is wrong: a second time says which."""
-    curve = times()
-    curve.hope = hope
+    curve, rows = times(), 8
     curve.observe(1, 10.0)
     before = curve.time(rows)
     for times_expected in (1.0, 1.0, 4.0):
@@ -121,7 +71,6 @@ def test_a_draft_follows_no_noise_of_the_target():
 def test_a_count_between_two_is_believed_to_be_so_in_its_cost():
     """Four rows cost twice what was assumed, beyond the first, and eight what was: six are half-way between."""
     curve = RowTimes({0: [0.0, *(10.0 + 2.0 * n for n in range(64))]})
-    curve.hope = 1.0
     for _ in range(8):
         for rows, ms in ((1, 10.0), (4, 22.0), (8, 24.0)):
             curve.observe(rows, ms)
@@ -134,7 +83,7 @@ def test_a_count_between_two_is_believed_to_be_so_in_its_cost():
 def test_half_of_a_surprise_is_believed_of_a_long_reading():
     """It is paid for before it brings anything: half in ratios, whatever one row takes."""
     for one in (1.0, 10.0):
-        curve = known({0: [0.0, *(0.2 * one * (n + 4) for n in range(1, 65))]})
+        curve = RowTimes({0: [0.0, *(0.2 * one * (n + 4) for n in range(1, 65))]})
         curve.observe(1, one)
         before = curve.time(100)
         curve.observe(100, 4.0 * before)

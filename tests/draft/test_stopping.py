@@ -4,12 +4,14 @@ from itertools import product
 
 import numpy as np
 import pytest
+from grid import CURVES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.draft.costs import SHAPES
 from pyspec.draft.row_times import expand
 from pyspec.draft.stopping import allocate, best_length, draft_floors, survivals
+
+ROW_TIMES = expand(CURVES["Q4_K_M"].points)
 
 chance = st.floats(0.002, 0.998)
 price = st.floats(0.01, 2.0)
@@ -83,9 +85,9 @@ SHARES = st.floats(0.8, 2.0), st.floats(0.02, 0.3), VALUES, st.floats(0.1, 0.9)
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(sorted(SHAPES)), *SHARES)
+@given(st.sampled_from(sorted(CURVES)), *SHARES)
 def test_floors_come_close_to_perfect_look_ahead(name, at, step, values, weight):
-    verify = expand(SHAPES[name])[1:9]
+    verify = expand(CURVES[name].points)[1:9]
     weights = [weight, 1.0 - weight]
     nexts = np.array(weights), np.array(weights)
     floors, _ = draft_floors(verify, step, at, nexts, values)
@@ -96,7 +98,7 @@ def test_floors_come_close_to_perfect_look_ahead(name, at, step, values, weight)
 
 def test_the_gain_of_drafting_has_the_right_sign():
     sure = np.array([1.0]), np.array([1.0])
-    verify = expand(SHAPES["Q4_K_M"])[1:9]
+    verify = ROW_TIMES[1:9]
     assert draft_floors(verify, 0.0, 1.0, sure, [0.998])[1] > 2.0
     assert draft_floors(verify, 0.1, 1.0, sure, [0.002])[1] == pytest.approx(-0.1, abs=0.01)
 
@@ -121,7 +123,7 @@ def test_more_expensive_time_lengthens_nothing(acceptance, verify, at, times):
 def expected(step, at, likely):
     """Floors and gain, where every second token is accepted with a chance `likely`, and the others with 0.3."""
     nexts = np.array([0.5, 0.5]), np.array([0.5, 0.5])
-    return draft_floors(expand(SHAPES["Q4_K_M"])[1:10], step, at, nexts, [0.3, likely])
+    return draft_floors(ROW_TIMES[1:10], step, at, nexts, [0.3, likely])
 
 
 @given(st.floats(0.0, 0.3), st.floats(0.3, 0.9), st.floats(0.35, 0.9), st.floats(0.01, 0.09))

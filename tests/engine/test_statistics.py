@@ -13,7 +13,7 @@ ROW_MS, FOUR_MS, ROUNDS = 10.0, 20.0, 10
 
 def timed_before(times):
     """A curve of a machine that earlier processes timed."""
-    curve = CostCurve.prior(one_row_ms=ROW_MS)
+    curve = CostCurve.prior()
     curve.begin_with({rows: KeptTime(times[rows], SURE) for rows in range(1, 17)}, {})
     return curve
 
@@ -35,7 +35,7 @@ def test_a_slow_machine_is_slow_for_plain_decoding_too(slow):
 
 
 def test_plain_decoding_takes_time_beside_decodes_too():
-    policy = FixedPolicy(0, CostCurve.prior("Q8_0", ROW_MS))
+    policy = FixedPolicy(0, CostCurve.prior())
     for _ in range(32):
         policy.watch(1, ROW_MS, ROW_MS + 1.0, 30)
     timings = Timings(5.0, 0.0, 0.0, 320.0, 6.0, 5.0 + 32 * 11.0, 32)
@@ -63,7 +63,7 @@ def test_a_batch_is_held_against_a_decode_of_as_many_rows(slow):
 
 def timed(scatter, rows=(1, 4)):
     """A policy on an unmeasured curve that timed these counts often, each time off by this share of 10 ms a row."""
-    policy = FixedPolicy(3, CostCurve.prior(one_row_ms=ROW_MS))
+    policy = FixedPolicy(3, CostCurve.prior())
     for n in range(40):
         for each in rows:
             policy.curve.target.observe(each, ROW_MS * each * (1 + (-1) ** n * scatter))

@@ -3,18 +3,11 @@
 from measure.simulate import known_curve
 
 from pyspec.draft.goodput import GoodputPolicy
-from pyspec.draft.row_times import RowTimes, expand
+from pyspec.draft.row_times import expand
 
 LINE = expand({1: 10.0, 64: 80.0})
 """10 ms for a row of the target, 1.1 for each more."""
 SIDE = [0.05 * t for t in LINE]
-
-
-def known(bases) -> RowTimes:
-    """Times that are known: nothing is hoped of them."""
-    times = RowTimes(bases)
-    times.hope = 1.0
-    return times
 
 
 def measured(**options: bool) -> GoodputPolicy:
