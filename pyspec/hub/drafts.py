@@ -13,7 +13,7 @@ from pyspec.gguf.header import Facts, facts_of
 from pyspec.gguf.kinds import ASSISTANT, MTP, NAMES, STATE_KINDS, has_head, head_size, unused_heads
 from pyspec.hub.fetch import cached, read_provenance
 from pyspec.hub.locate import OURS, found_here
-from pyspec.hub.sources import PREFIX, SHA256, Entry, Family, Manifest, load_manifest
+from pyspec.hub.sources import PREFIX, Entry, Family, Manifest, load_manifest
 from pyspec.machine.files import file_sha256, models_dir, recall, remember, size_of, stamp
 from pyspec.machine.others import LocalModel, is_draft_file, sizes_of
 
@@ -260,11 +260,6 @@ def made_for(target: Path) -> list[Candidate]:
 def offers_for(target: Path, role: str) -> list[Entry]:
     """Return the manifest's drafts or companions (`role`) for a target file."""
     manifest = load_manifest()
-    offers = [entry for entry in manifest.model if entry.role == role and entry.for_target]
-    if not offers:
+    if (known := known_as(target, manifest)) is None:
         return []
-    known = known_as(target, manifest)
-    keys = {known.name, known.sha256} if known is not None else set()
-    if any(SHA256.fullmatch(key) for entry in offers for key in entry.for_target):
-        keys.add(file_sha256(target))
-    return [entry for entry in offers if keys.intersection(entry.for_target)]
+    return [e for e in manifest.model if e.role == role and known.name in e.for_target]

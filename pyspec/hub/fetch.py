@@ -90,8 +90,7 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
 def _fetch_drafts(target: Entry, progress: Progress) -> None:
     """Fetch the drafts that ship for a target. It works without them, so errors are left to `pyspec models pull`."""
     for entry in load_manifest().model:
-        fits = not {target.name, target.sha256}.isdisjoint(entry.for_target)
-        if fits and entry.role == "draft" and entry.ships:
+        if target.name in entry.for_target and entry.role == "draft" and entry.ships:
             with suppress(FetchError):
                 fetch(entry, progress)
 

