@@ -98,7 +98,7 @@ class ShapeOptions:
 
     # fmt: off
     max_tokens: int = option("Answer", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), default=512,
-        metavar="N", help="Longest answer, tokens; -1: what fits.")
+        type=click.IntRange(min=-1), metavar="N", help="Longest answer, tokens; -1: what fits.")
     stop: tuple[str, ...] = option("Answer", "--stop", aliases=("-r", "--reverse-prompt"), multiple=True, type=TEXT,
         help="Stop before this text; repeat it for more.")
     json_schema: str | None = option("Answer", "--json-schema", aliases=("-j", "-jf", "--json-schema-file"), type=TEXT,
@@ -108,10 +108,6 @@ class ShapeOptions:
         help="Text that follows this grammar.")
     grammar_file: Path | None = option("Answer", "--grammar-file", type=_FILE, help="The same, from a file.")
     # fmt: on
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < -1:
-            raise OptionError(f"-n is {self.max_tokens}", "use 0 or more, or -1 for as many as fit")
 
     def language(self) -> Language | None:
         """Return what the answer must look like, or None. Raises InputError if that cannot be read or used."""

@@ -174,9 +174,6 @@ class EngineOptions:
         if arguments.get("type_v") not in (None, 0, 1, 30) and arguments.get("flash_attn") is False:
             hint = "leave out -fa off"
             raise OptionError("a quantised V cache (-ctv) needs flash attention", hint)
-        if arguments.get("n_ubatch", 0) > (most := arguments.get("n_batch", 512)):
-            hint = "raise -b as well"
-            raise OptionError(f"-ub {arguments['n_ubatch']} is larger than -b {most}", hint)
         return arguments
 
 

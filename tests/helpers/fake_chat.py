@@ -141,9 +141,9 @@ def no_guard(_cancel: object) -> AbstractContextManager[list[int]]:
     return nullcontext([])
 
 
-def screen(out: io.StringIO | None = None, *, colour: bool = False) -> tuple[Screen, io.StringIO]:
+def screen(*, colour: bool = False) -> tuple[Screen, io.StringIO]:
     """A screen whose answers and notes go to one text, in the order they are written."""
-    text = out or io.StringIO()
+    text = io.StringIO()
     how = "standard" if colour else None
     console = Console(file=text, highlight=False, force_terminal=colour, color_system=how)
     return Screen(console, console), text
