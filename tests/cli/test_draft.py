@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from helpers import running, tiny
+from helpers.own_cache import home
 
 from pyspec.cli.models import draft
 from pyspec.errors import ModelInvalid, UnsupportedModel
@@ -16,17 +17,17 @@ from pyspec.hub.locate import add
 from pyspec.hub.sources import Family, FamilyDraft, load_manifest
 
 
+__all__ = ["home"]
+
+
 @pytest.fixture
-def pair(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
-    for variable in ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(variable, raising=False)
+def pair(home, monkeypatch):
+    monkeypatch.setenv("PYSPEC_CACHE", str(home / "cache"))
     made = []
     for name, layers in (("target", 8), ("small", 1)):
-        made.append(tiny.write(tmp_path / f"{name}.gguf", n_layer=layers, tokens=tiny.ASCII))
+        made.append(tiny.write(home / f"{name}.gguf", n_layer=layers, tokens=tiny.ASCII))
         add(made[-1])
-    return made[0], made[1]
+    return made
 
 
 def run(*arguments):

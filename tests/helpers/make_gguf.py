@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gguf
+
 from helpers import tiny
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
@@ -90,38 +92,15 @@ def says(key: str, kind: int, content: Any) -> Callable[[Gguf], None]:
 
 def read(path: Path) -> Gguf:
     """A sound file of ours, in pieces."""
-    raw, made, at = path.read_bytes(), Gguf(), 24
-    _, n_tensors, n_kv = struct.unpack_from("<IQQ", raw, 4)
-
-    def take(form: str) -> Any:
-        nonlocal at
-        at += struct.calcsize(form)
-        return struct.unpack_from(form, raw, at - struct.calcsize(form))[0]
-
-    def text() -> str:
-        nonlocal at
-        n = take("<Q")
-        at += n
-        return raw[at - n : at].decode()
-
-    def content(kind: int) -> Any:
-        if kind == ARR:
-            of, n = take("<I"), take("<Q")
-            return of, [content(of) for _ in range(n)]
-        return text() if kind == STR else take("<" + _CODES[kind])
-
-    for _ in range(n_kv):
-        key, kind = text(), take("<I")
-        made.kv[key] = kind, content(kind)
-    for _ in range(n_tensors):
-        name = text()
-        shape = tuple(take("<Q") for _ in range(take("<I")))
-        made.tensors.append(Tensor(name, shape, type=take("<I"), offset=take("<Q")))
-    start = at + -at % made.alignment
-    for tensor in made.tensors:
-        first = start + (tensor.offset or 0)
-        size = {0: 4, 27: 8}[tensor.type] * math.prod(tensor.shape)
-        tensor.data, tensor.offset = raw[first : first + size], None
+    reader, made = gguf.GGUFReader(path), Gguf()
+    for key, field_ in reader.fields.items():
+        kind, *of = field_.types
+        value_ = (of[-1], field_.contents()) if kind == ARR else field_.contents()
+        if not key.startswith("GGUF."):
+            made.kv[key] = kind, value_
+    for each in reader.tensors:
+        shape = tuple(map(int, each.shape))
+        made.tensors.append(Tensor(each.name, shape, each.data.tobytes(), each.tensor_type))
     return made
 
 
