@@ -16,7 +16,6 @@ from pyspec.hub.drafts import suggestion
 from pyspec.hub.locate import add
 from pyspec.hub.sources import Family, FamilyDraft, load_manifest
 
-
 __all__ = ["home"]
 
 
