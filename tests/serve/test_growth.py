@@ -31,8 +31,9 @@ KINDS = {
 
 
 @pytest.fixture
-def server(serve):
-    """One without a memory of texts, which grows until it is full."""
+def server(serve, monkeypatch):
+    """One without a memory of texts, which grows until it is full; and without the cancelled timers that asyncio keeps."""
+    monkeypatch.setattr("asyncio.base_events._MIN_SCHEDULED_TIMER_HANDLES", 0)
     return serve(memory=False, cache_ram=0, log=lambda _line: None)
 
 
