@@ -4,6 +4,19 @@ import contextlib
 
 import pytest
 
+OPTIONS = {
+    "n_ctx": 1024,
+    "n_threads": 1,
+    "n_threads_batch": 1,
+    "flash_attn": True,
+    "verbose": False,
+}
+
+
+def accepted(llm):
+    """Drafted tokens that the last answer of an object took; None has none to show, being the original."""
+    return llm.last_speculation["accepted"] if hasattr(llm, "last_speculation") else 0
+
 
 @contextlib.contextmanager
 def ours(**defaults):

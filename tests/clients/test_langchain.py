@@ -1,8 +1,7 @@
 """LangChain's LlamaCpp and ChatLlamaCpp, which make their own `Llama`, with a batch of 8 rows."""
 
 import pytest
-from clients.conftest import ours
-from helpers.client_options import accepted
+from clients.conftest import accepted, ours
 
 pytest.importorskip("langchain_community", reason="install pyspec-llama[clients]")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

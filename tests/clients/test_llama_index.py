@@ -1,7 +1,7 @@
 """LlamaIndex's LlamaCPP, which makes its own `Llama` from a name it imported long before."""
 
 import pytest
-from helpers.client_options import accepted
+from clients.conftest import accepted
 
 pytest.importorskip("llama_index.llms.llama_cpp", reason="install pyspec-llama[clients]")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

@@ -4,7 +4,7 @@ import json
 
 import llama_cpp
 import pytest
-from helpers.client_options import OPTIONS, accepted
+from clients.conftest import OPTIONS, accepted
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SCHEMA = {
