@@ -1,7 +1,6 @@
 """The model over llama.cpp that answers a chat's questions."""
 
 from contextlib import closing
-from functools import partial
 
 import pytest
 from helpers import scripted
@@ -141,19 +140,6 @@ def test_models_of_ollamas_are_called_by_their_names(tiny_target, tiny_draft, tm
 
 
 HOW = {"n_ctx": 256, "n_threads": 1, "trust": True, "verbose": False}
-
-
-@pytest.mark.parametrize("busy", [False, True])
-def test_what_decodes_took_is_known_to_the_next_process(tiny_ascii, tmp_path, monkeypatch, busy):
-    """A chat that ends keeps it, unless others used the machine; the first answer of the next one begins with it."""
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
-    monkeypatch.setattr("pyspec.machine.machine.Watch.busy", lambda *_: busy)
-    opened = partial(LlamaChat, lambda **_: SpeculativeLlama(tiny_ascii, draft="lookup", **HOW))
-    with closing(opened()) as first:
-        assert first.llm.policies.curve.target.seen() == {}
-        raw(first, b"abc", OFF, 60)
-    with closing(opened()) as second:
-        assert (1 in second.llm.policies.curve.target.seen()) is not busy
 
 
 @pytest.fixture
