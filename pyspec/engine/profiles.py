@@ -302,6 +302,7 @@ class PairMemory:
         self._known = self._read()
         unknown = len(self._known.target) < 2 or (self._known.busy and is_quiet())
         self._timed = time_rows(llm) if timed and unknown else {}
+        self._busy = self._watch.busy(self._threads) if self._timed else self._known.busy
         self.temper = self._known.temper
         """The draft's temperature, as its engine has it now."""
         self.policies = self._begin(llm, sides, length, **more)
@@ -337,8 +338,9 @@ class PairMemory:
             curve.draft.seen() if quiet else {},
             self.temper,
             taught,
-            not quiet and bool(self._timed or self._known.busy),
+            self._busy,
         )
+        self._timed = {}  # from here on, rounds that others disturbed teach no times
         now = self._read()
         if now != self._known:  # another process wrote meanwhile
             own.kinds = {

@@ -182,6 +182,17 @@ def test_rows_that_were_timed_beside_others_are_timed_again(
     assert len(timed) == times
 
 
+def test_a_quiet_minute_makes_no_times_of_a_busy_one_sure(pair, timed, quiet):
+    """A server keeps what it saw once a minute."""
+    quiet[0] = True
+    llm = pair()
+    teach(llm)
+    for now in (True, False):
+        quiet[0] = now
+        llm.pair_memory.keep()
+        assert [each.get("busy") for each in facts()] == [True]
+
+
 @pytest.mark.parametrize(("crowded", "kept"), [(False, True), (True, False)])
 def test_times_of_rounds_are_kept_unless_others_used_the_machine(pair, timed, quiet, crowded, kept):
     llm = pair()
