@@ -12,7 +12,8 @@ included. `said` is what the answers themselves say that drafts brought, where t
 cost, as shares of the answer's time after the prompt: making them, and the time of the target's decodes beyond as many of the
 plain answer. A prompt's figures are medians of its pairs'; the mean's interval is over prompts (95 %, Student's t). `--half 1` or
 `2` takes every other prompt: what is tuned on one half is reported on the other. `--beside N` keeps N processes busy that do
-nothing but arithmetic. Words after `--` go to both processes. With `--out FOLDER` the page and its figures are written there.
+nothing but arithmetic. Words after `--` go to both processes: with `-- --draft none` both do the same, and the table is the
+measure's own scatter. With `--out FOLDER` the page and its figures are written there.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ rules = partial(read, kind=QualityResults, names="*/quality.json")
 
 STORED: dict[str, type[Made]] = {
     **dict.fromkeys(("attention", "attention-avx2", "attention-avx512"), Attention), "batch": BatchResults,
-    "everyday": Everyday, "long": Long, "pool": PoolResults, "returning": Returning, "serve": ServeResults,
+    **dict.fromkeys(("everyday", "everyday-alike"), Everyday), "long": Long, "pool": PoolResults,
+    "returning": Returning, "serve": ServeResults,
 }  # fmt: skip
 """The kinds of other results, by folder."""
 
