@@ -28,7 +28,7 @@ from pyspec.errors import OptionError
 _REFRESH = 128  # lessons that tables outlast: what they are made from changes slowly
 _USUAL = 64.0  # tokens of an answer, until one was seen
 _LIKELY = 32.0  # expected remaining tokens of an answer, plus as many as it has so far
-_SCOUTED = 8  # rounds with a draft before all of a batch draft: until then one sequence pays for learning what it costs
+_SCOUTED = 2  # rounds with a draft before all of a batch draft: until then one sequence pays for learning what it costs
 _MARKUP = 0.6  # share of the drafts' gain that a ms of drafting has to earn on top of plain decoding's price
 
 

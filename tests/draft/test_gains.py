@@ -309,7 +309,7 @@ def test_one_text_of_a_batch_learns_what_drafts_cost_before_all_pay():
     """The one with the least to read, while few rounds had drafts."""
     policy = GoodputPolicy(CostCurve.prior(), switch=Willing)
     batch = [Place(seq, 16, lag, 400, 300) for seq, lag in enumerate((200, 30, 100))]
-    for _ in range(8):
+    for _ in range(2):
         assert [n > 0 for n in policy.plan(batch).lengths] == [False, True, False]
         policy.choose([Draft(1, 4, [0.99] * 4)])
         seen = [SeqOutcome(seq, *[4 * (seq == 1)] * 2) for seq in range(3)]
