@@ -121,8 +121,10 @@ class Batch:
         self._scheduler: Scheduler | None = None
         # shared by all rules and temperatures, since their answers share rounds; it learns each way to draw separately
         rule, draw = settings.rule, settings.sampling.draw
+        # how many answer at once depends on the times of rows, as drafts do
+        timed = parallel is None or models.parts.names[0] != "none"
         self._pair = PairMemory(
-            self, models.target, sides, policy, timed=True, rule=rule, draw=draw
+            self, models.target, sides, policy, timed=timed, rule=rule, draw=draw
         )
         self._policies = self._pair.policies
         self.parallel = parallel or self._at_once(self._policies.curve)

@@ -8,16 +8,8 @@ from pyspec.draft.row_times import KeptTime, RowTimes, expand
 from pyspec.draft.types import Outcome
 
 ROWS: Mapping[int, float] = {
-    1: 10.0,
-    2: 14.4,
-    3: 16.8,
-    4: 19.6,
-    5: 26.3,
-    6: 28.5,
-    8: 30.4,
-    12: 40.0,
-    16: 49.4,
-}
+    1: 10.0, 2: 14.4, 3: 16.8, 4: 19.6, 5: 26.3, 6: 28.5, 8: 30.4, 12: 40.0, 16: 49.4,
+}  # fmt: skip
 """Ms of a target's decodes that are assumed where they could not be timed: a 135M model in Q4_K_M on two AVX-512 cores."""
 
 CARD: Mapping[int, float] = {1: 1.0, 8: 1.74, 16: 4.1, 64: 5.0}

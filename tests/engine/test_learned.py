@@ -98,7 +98,7 @@ def open_batch(tiny_target, tiny_draft, quiet):
     from pyspec import Batch
 
     same = {"draft": str(tiny_draft), "n_ctx": 128, "max_tokens": 12, "trust": True}
-    return lambda **more: Batch(str(tiny_target), **same, **more)
+    return lambda **more: Batch(str(tiny_target), **{**same, **more})
 
 
 def test_the_next_process_begins_there(pair):
@@ -161,6 +161,14 @@ def test_rows_are_timed_before_the_first_answer_alone(pair, timed):
 def test_without_drafts_no_rows_are_timed(pair, timed):
     pair(draft="none")
     assert timed == []
+
+
+@pytest.mark.parametrize(("parallel", "times"), [(2, 0), (None, 1)])
+def test_a_batch_without_drafts_times_rows_to_choose_how_many_answer(
+    open_batch, timed, parallel, times
+):
+    open_batch(draft="none", parallel=parallel)
+    assert len(timed) == times
 
 
 @pytest.mark.parametrize(("is_quiet", "times"), [(False, 1), (True, 2)])
