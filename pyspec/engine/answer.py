@@ -14,7 +14,6 @@ from pyspec.errors import PyspecError
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import error_behind
 from pyspec.text.answer import AnswerReader
-from pyspec.text.messages import openai_calls
 from pyspec.text.parts import (
     AnswerPart,
     Piece,
@@ -154,7 +153,7 @@ class Answer:
         start = self.start or end
         times = times_among(start, self.first or end, end, tally.tokens)
         report = speculation_report(tally, (n, min(self.kept, n)), times)
-        result = RecordResult.of(
+        return RecordResult.of(
             self.parts,
             index=self.index,
             id=self.record.id,
@@ -166,9 +165,6 @@ class Answer:
             reasoned=self.reader.reasoned,
             stop_string=self.reader.stopped_by,
         )
-        if self.record.custom:
-            result.calls = openai_calls(result.calls, self.record.custom)
-        return result
 
     def close(self) -> None:
         """Free the sampler."""

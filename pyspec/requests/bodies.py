@@ -20,7 +20,7 @@ from pyspec.requests.records import CHAT, COMPLETION, Record, RequestFields
 from pyspec.sampling.chain import MIN_TOP_P
 from pyspec.sampling.options import MAX_TOKENS
 from pyspec.text.completions import format_language, tools_left
-from pyspec.text.messages import as_function_tool, content_text, with_function_calls
+from pyspec.text.messages import content_text
 from pyspec.text.parts import Result
 
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
@@ -86,8 +86,7 @@ class Body(UndoneFields, kw_only=True):
         shared = self._shared()
         if tools and choice != "none":
             functions, forced = tools_left(_functions(tools), choice)
-            custom = [tool["custom"]["name"] for tool in tools if tool.get("type") == "custom"]
-            shared |= {"tools": functions, "tool_choice": forced, "custom": custom or None}
+            shared |= {"tools": functions, "tool_choice": forced}
             shared["parallel"] = parallel is not False  # true is OpenAI's default
         elif choice != "none" and tools_left([], choice)[1]:
             raise InputError("tool_choice requires a call, but there are no tools", "send tools")
@@ -282,7 +281,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with their calls in one format. Raises InputError for a role that OpenAI does not have."""
+    """The messages, a refusal as content. Raises InputError for a role that OpenAI does not have."""
     found = []
     for message in messages:
         role = message.get("role")
@@ -292,12 +291,12 @@ def known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
             raise InputError("function_call is not supported", "use tool_calls")
         refused = message.get("content") is None and message.get("refusal")
         made = {**message, "content": refused} if refused else message
-        found.append(with_function_calls(made))
+        found.append(made)
     return found
 
 
 def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    functions = [as_function_tool(tool).get("function") for tool in tools]
+    functions = [tool.get("function") for tool in tools]
     if not all(isinstance(f, dict) and isinstance(f.get("name"), str) for f in functions):
         raise InputError("a tool has no function with a name")
     found = [function for function in functions if function is not None]

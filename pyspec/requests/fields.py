@@ -137,10 +137,10 @@ Part = _shape(
 )  # fmt: skip
 # where a picture's or a document's data are
 Source = _shape("Source", "type data url", content="str | list[Part]")
-# a function or a custom tool that is called
-Function = _shape("Function", "name input", arguments="str | dict[str, Any]")
+# a function that is called
+Function = _shape("Function", "name", arguments="str | dict[str, Any]")
 # a call in a message of the model's
-Call = _shape("Call", "id type", function="Function", custom="Function")
+Call = _shape("Call", "id type", function="Function")
 # a message of a chat, in any API
 Message = _shape(
     "Message", "role name tool_name tool_call_id refusal reasoning_content reasoning thinking",
@@ -159,11 +159,11 @@ Form = _shape(
 # a tool, or its function
 Tool = _shape(
     "Tool", "type name description execution", parameters="dict[str, Any]", input_schema="dict[str, Any]", function="Tool",
-    custom="Tool", format="Form", tools="list[Tool]", environment="dict[str, Any]", defer_loading="bool",
+    format="Form", tools="list[Tool]", environment="dict[str, Any]", defer_loading="bool",
 )  # fmt: skip
 # the tool that has to be called, or those that may be
 ToolChoice = _shape(
-    "ToolChoice", "type name mode", function="Function", custom="Function", allowed_tools="ToolChoice",
+    "ToolChoice", "type name mode", function="Function", allowed_tools="ToolChoice",
     tools="list[ToolChoice]", disable_parallel_tool_use="bool",
 )  # fmt: skip
 # how much to reason, by several names

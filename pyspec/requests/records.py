@@ -100,7 +100,6 @@ class Record(RequestFields, kw_only=True):
         form: "chat" or "completion" for a line of OpenAI's batch format, in which its output is then written.
         tools: Functions that may be called, in OpenAI's format.
         language: Language of the content, in place of `grammar`.
-        custom: Names of the tools that are custom tools of OpenAI's; calls of them have a format of their own.
         tool_choice: Name of the function that must be called, or "required".
         parallel: Whether several functions may be called at once.
         reasons: False asks the template for no reasoning.
@@ -124,7 +123,6 @@ class Record(RequestFields, kw_only=True):
     form: str = ""
     tools: list[dict[str, Any]] | None = None
     language: Language | None = None
-    custom: list[str] | None = None
     tool_choice: str | None = None
     parallel: bool | None = None
     reasons: bool | None = None

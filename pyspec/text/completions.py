@@ -191,7 +191,7 @@ def tools_left(
 def _name_of(choice: Any) -> Any:
     if not isinstance(choice, Mapping):
         return None
-    named = choice.get("function", choice.get("custom", choice))
+    named = choice.get("function", choice)
     # a tool that the server would run has a type alone
     return named.get("name", named.get("type")) if isinstance(named, Mapping) else None
 

@@ -1,4 +1,4 @@
-"""Reasoning and calls of tools, custom ones among them, as OpenAI's own client gets them."""
+"""Reasoning and calls of tools as OpenAI's own client gets them."""
 
 import json
 
@@ -187,58 +187,3 @@ def test_what_a_schema_may_not_hold_is_named(client_with):
     with pytest.raises(openai.BadRequestError, match="not"):
         ask(client, response_format={"type": "json_schema", "json_schema": named})
     assert ask(client, max_tokens=1).usage.completion_tokens == 1
-
-
-# -- custom tools, which take a text -----------------------------------------------------------------
-
-PATCH = {"type": "custom", "custom": {"name": "patch", "format": {"type": "text"}}}
-BOTH = [PATCH, {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
-TEXT = '*** Begin\n+a = "o"\n*** End'
-PATCHED = call("patch", input=TEXT)
-NAMED = {"type": "custom", "custom": {"name": "patch"}}
-
-
-def test_a_call_of_a_custom_tool_is_of_its_own_type(client, script_all):
-    """And the next request brings it with its result."""
-    (choice,) = ask(client, PATCHED, tools=BOTH).choices
-    (made,) = choice.message.tool_calls
-    assert isinstance(made, openai.types.chat.ChatCompletionMessageCustomToolCall)
-    assert (made.custom.name, made.custom.input) == ("patch", TEXT)
-    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
-    told = choice.message.model_dump(exclude_none=True)
-    result = {"role": "tool", "tool_call_id": made.id, "content": "Done."}
-    answer = ask(client, "Fine.", [told, result], tools=BOTH, max_tokens=9).choices[0]
-    assert answer.message.content == "Fine."
-
-
-def test_it_is_streamed_as_it_is_whole(client, script_all):
-    says = f"{PATCHED}\n{call('read', path='a')}"
-    whole = ask(client, says, tools=BOTH).choices[0].message.tool_calls
-    chunks = [c.choices[0] for c in ask(client, says, tools=BOTH, stream=True) if c.choices]
-    pieces = [p.model_dump(exclude_unset=True) for c in chunks for p in c.delta.tool_calls or ()]
-    custom = [piece for piece in pieces if piece["index"] == 0]
-    made = {"type": "custom", "custom": {"name": "patch", "input": TEXT}}
-    assert custom == [{"index": 0, "id": custom[0]["id"], **made}]
-    function = [piece["function"] for piece in pieces if piece["index"] == 1]
-    assert "".join(each["arguments"] for each in function) == whole[1].function.arguments
-    assert chunks[-1].finish_reason == "tool_calls"
-
-
-ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
-
-
-@pytest.mark.parametrize("choice", [NAMED, ALLOWED])
-def test_a_custom_tool_may_have_to_be_called(client, choice):
-    options = {"tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 900}
-    lean = scripted.leaning('"')  # or its text would never end
-    (found,) = ask(client, tools=BOTH, logit_bias=lean, **options).choices
-    (made,) = found.message.tool_calls
-    assert (made.type, made.custom.name) == ("custom", "patch")
-
-
-def test_each_choice_has_calls_of_its_own(client, script_all):
-    answer = ask(client, PATCHED, tools=BOTH, n=2, stream=True)
-    chunks = [c.choices[0] for c in answer if c.choices]
-    for index in (0, 1):
-        calls = [p for c in chunks if c.index == index for p in c.delta.tool_calls or ()]
-        assert "".join(piece.custom["input"] for piece in calls) == TEXT

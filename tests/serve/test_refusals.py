@@ -119,7 +119,6 @@ SPACE = {"type": "namespace", "name": "a", "tools": [FUNCTION]}
 
 @pytest.mark.parametrize(("path", "asked"), [
     ("/v1/chat/completions", {"tools": [CHAT_FUNCTION, CHAT_FUNCTION]}),
-    ("/v1/chat/completions", {"tools": [CHAT_FUNCTION, {"type": "custom", "custom": CUSTOM}]}),
     ("/v1/messages", {"tools": [USES, USES]}),
     ("/v1/messages", {"tools": [{**USES, "defer_loading": True}] * 2}),
     ("/v1/responses", {"tools": [FUNCTION, FUNCTION]}),
@@ -165,7 +164,7 @@ CANNOT = {
         {"logprobs": True, "top_logprobs": 50}, {"logit_bias": {"99999999": 1}},
         {"response_format": {"type": "nonsense"}},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
-        {"tools": [{"type": "function", "function": {}}]},
+        {"tools": [{"type": "function", "function": {}}]}, {"tools": [{"type": "custom", "custom": CUSTOM}]},
         {"tools": [CHAT_FUNCTION], "tool_choice": {"type": "function", "function": {"name": "no"}}},
         {"tool_choice": "required"}, {"tool_choice": {"type": "function", "function": {"name": "no"}}},
         {"grammar": "root ::= ["}, {"grammar": "root ::= " + "(" * 20_000},

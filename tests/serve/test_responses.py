@@ -8,7 +8,7 @@ from helpers import asking, scripted
 from helpers.asking import begun
 from helpers.scripted import call
 
-from pyspec.serve.apis.responses import ResponsesBody, messages_of
+from pyspec.serve.apis.responses import ClientTool, ResponsesBody, messages_of
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
@@ -251,6 +251,14 @@ def test_a_call_that_was_cut_is_incomplete(client, script_all, says, kind, field
     assert "xxx" in getattr(item, field)
     *_, last = ask(client, **asked, stream=True)
     assert last.type == "response.incomplete"
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    ('{"input": 5}', "5"), ('{"input": {"a": "ö"}}', '{"a": "ö"}'), ('{"other": "x"}', '{"other": "x"}'),
+    ('{"input": "a\\ud83d"}', "a\ufffd"),
+])  # fmt: skip
+def test_whatever_the_model_writes_is_a_text_that_can_be_sent(arguments, text):
+    assert ClientTool(PATCH).item("c", arguments)["input"] == text
 
 
 SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds.",

@@ -19,7 +19,6 @@ from pyspec.serve.interface import (
     data_event,
     openai_refusal,
 )
-from pyspec.text.messages import DeltaWriter
 from pyspec.text.parts import Likely, TokenLogprobs, chat_logprobs
 
 
@@ -72,14 +71,13 @@ class _ChunkWriter:
         self._pending, self._choice = pending, choice
         self._is_chat = choice.record.form == CHAT
         self._logprobs = LogprobWriter(choice)
-        self._deltas = DeltaWriter(choice.record.custom or ())
         self._begun = not self._is_chat
 
     def events(self) -> Iterator[bytes]:
         """Take what arrived as events."""
         choice = self._choice
         parts, ended = choice.taken()
-        deltas = self._deltas.write(parts, ended=ended)
+        deltas = [delta for part in parts if (delta := part.delta())]
         if not deltas and (choice.likely or choice.details):
             deltas = [{"content": ""}]
         if not self._begun and (deltas or ended):

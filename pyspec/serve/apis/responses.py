@@ -20,7 +20,7 @@ from pyspec.serve.interface import (
     openai_refusal,
 )
 from pyspec.text.forms import SYSTEM_ROLES
-from pyspec.text.messages import content_text, text_call, text_function, text_of_call
+from pyspec.text.messages import content_text
 from pyspec.text.parts import AnswerPart, Result, object_of
 
 # -- items in ----------------------------------------------------------------------------------------------------------
@@ -108,6 +108,14 @@ SERVERS = (
 )  # fmt: skip
 """Types of items that are skipped: OpenAI's server ran these tools, and the model's text has their results."""
 
+_TEXT_ALONE = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "description": "All of it."}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+"""Parameters of a custom tool: it takes a text, and to the model it is a function of one string."""
+
 
 @dataclass(frozen=True)
 class ClientTool:
@@ -127,6 +135,7 @@ class ClientTool:
         return flat_name(own, self.namespace)
 
     def function(self) -> dict[str, Any]:
+        """The function that stands for it. The grammar of a custom tool goes into the description, and is not enforced."""
         if self.kind == _SEARCH:
             about = {"description": "Finds tools.", "parameters": {"type": "object"}}
             own = {key: self.definition[key] for key in about if self.definition.get(key)}
@@ -134,7 +143,12 @@ class ClientTool:
         if self.kind == "function":
             fields = {key: value for key, value in self.definition.items() if key != "type"}
             return {**fields, "name": self.name}
-        return text_function(self.name, self.definition)
+        form = self.definition.get("format") or {}
+        texts = [self.definition.get("description")]
+        if "definition" in form:
+            texts.append(f"The input's form, in {form.get('syntax')}:\n{form['definition']}")
+        description = "\n\n".join(filter(None, texts))
+        return {"name": self.name, "description": description, "parameters": _TEXT_ALONE}
 
     def item(self, call: str, text: str) -> dict[str, Any]:
         """A call of the tool as an item. call: its id. text: its arguments so far."""
@@ -144,8 +158,16 @@ class ClientTool:
         where = {} if self.namespace is None else {"namespace": self.namespace}
         named = {"call_id": call, "name": self.definition.get("name"), **where}
         if self.kind == "custom":
-            return {"type": "custom_tool_call", **named, "input": text_of_call(text)}
+            return {"type": "custom_tool_call", **named, "input": _text_of_call(text)}
         return {"type": "function_call", **named, "arguments": text}
+
+
+def _text_of_call(arguments: str) -> str:
+    """The text in a custom call's arguments, or the arguments themselves if they were cut or have none."""
+    text = (object_of(arguments) or {}).get("input")
+    if text is None:
+        return arguments
+    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
 
 
 def flat_name(name: Any, namespace: Any = None) -> str:
@@ -199,13 +221,12 @@ def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
     """An item's call in a chat's format. Raises InputError."""
     kind = item["type"].removesuffix("_call")
     if kind == _SEARCH:
-        arguments = {key: each for key, each in item["arguments"].items() if each is not None}
-        function = {"name": kind, "arguments": json.dumps(arguments, ensure_ascii=False)}
-    elif kind == "custom_tool":
-        function = text_call(flat_name(item["name"], item.get("namespace")), item["input"])
+        name, given = kind, {k: each for k, each in item["arguments"].items() if each is not None}
     else:
         name = flat_name(item["name"], item.get("namespace"))
-        function = {"name": name, "arguments": item["arguments"]}
+        given = {"input": item["input"]} if kind == "custom_tool" else item["arguments"]
+    arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    function = {"name": name, "arguments": arguments}
     return {"id": _id(item), "type": "function", "function": function}
 
 
