@@ -155,8 +155,6 @@ class ChatBody(Body, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     add_special_tokens: Any = None  # the template writes them
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
     prediction: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -164,14 +162,7 @@ class ChatBody(Body, kw_only=True):
             self.max_tokens = self.max_completion_tokens
 
     def records(self) -> list[Record]:
-        record = self._record(self.messages)
-        if not record.goes_on:
-            hint = "end with text of the assistant's, and leave formats and forced calls out"
-            if self.continue_final_message:
-                raise InputError("continue_final_message finds no text to continue", hint)
-            if self.add_generation_prompt is False:
-                raise InputError("add_generation_prompt cannot be false here", hint)
-        return [record]
+        return [self._record(self.messages)]
 
     def _record(self, messages: list[dict[str, Any]]) -> Record:
         record = self._chat(

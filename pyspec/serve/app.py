@@ -24,6 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 from pyspec.batch.run import Batch
 from pyspec.errors import (
     AnswerFailed,
+    ContextOverflow,
     DraftMismatch,
     ModelError,
     ModelNotFound,
@@ -33,7 +34,7 @@ from pyspec.errors import (
     UnsupportedModel,
 )
 from pyspec.requests.bodies import Body, decoded
-from pyspec.serve import ServerSettings
+from pyspec.serve import ServerSettings, ollama
 from pyspec.serve.access import (
     REQUEST,
     REQUEST_ID,
@@ -43,21 +44,18 @@ from pyspec.serve.access import (
     Metrics,
     whole_body,
 )
-from pyspec.serve.apis import ollama
-from pyspec.serve.apis.completions import CHATS, INFILL, TEXTS, WORK, Work
-from pyspec.serve.apis.messages import MESSAGES, CountBody
-from pyspec.serve.apis.ollama import OLLAMA_CHATS, OLLAMA_TEXTS
-from pyspec.serve.apis.responses import RESPONSES
+from pyspec.serve.completions import CHATS, INFILL, TEXTS, WORK, Work
 from pyspec.serve.fleet import Embedder, EmbeddingBody, Fleet, OtherModels
 from pyspec.serve.interface import (
-    Admission,
     EventStream,
     Interface,
     PendingRequest,
-    error_fields,
     json_response,
     openai_refusal,
 )
+from pyspec.serve.messages import MESSAGES, CountBody
+from pyspec.serve.ollama import OLLAMA_CHATS, OLLAMA_TEXTS
+from pyspec.serve.responses import RESPONSES
 from pyspec.serve.service import Service
 
 log = logging.getLogger("pyspec")
@@ -107,10 +105,14 @@ def make_app(
 
 
 class _App(Starlette):
-    """Each response has an id, which clients log: in `x-request-id` for OpenAI's, in `request-id` for Anthropic's."""
+    """Paths of OpenAI's and Anthropic's may lack their /v1.
+
+    Each response has an id, which clients log: in `x-request-id` for OpenAI's, in `request-id` for Anthropic's.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        name = f"req_{uuid.uuid4().hex}"
+        path, name = f"/v1{scope.get('path')}", f"req_{uuid.uuid4().hex}"
+        scope = {**scope, REQUEST_ID: name} | ({"path": path} if path in _V1 else {})
         ids = [(key, name.encode()) for key in (b"x-request-id", b"request-id")]
 
         async def named(message: Message) -> None:
@@ -118,7 +120,7 @@ class _App(Starlette):
                 message = {**message, "headers": [*message.get("headers", ()), *ids]}
             await send(message)
 
-        await super().__call__({**scope, REQUEST_ID: name}, receive, named)
+        await super().__call__(scope, receive, named)
 
 
 class Handlers:
@@ -137,11 +139,8 @@ class Handlers:
         posted |= {COUNT: self.count_tokens}
         posted |= dict.fromkeys(_WORK, self.work)
         posted |= dict.fromkeys(("/v1/embeddings", "/api/embed"), self.embed)
-        short = (path.removeprefix("/v1") for path in (*INTERFACES, COUNT))
-        posted |= {path: posted[whole_path(path)] for path in short}
         got = {
             "/v1/models": self.models,
-            "/models": self.models,
             "/v1/models/{name:path}": self.model,
             "/health": self.health,
             "/metrics": self.metrics,
@@ -154,7 +153,7 @@ class Handlers:
 
     async def complete(self, request: Request) -> Any:
         """Answer a completion request of any interface, whole or streamed."""
-        interface = INTERFACES[whole_path(request.url.path)]
+        interface = INTERFACES[request.url.path]
         data, holder = await self._data(request)
         body = decoded(interface.body, data)
         if (empty := getattr(body, "unasked", None)) is not None:
@@ -162,7 +161,7 @@ class Handlers:
                 return json_response(empty)
         begins = self._begin(request, interface, body, len(data), holder)
         if not body.stream:
-            return await _whole_answer(interface, request, *await begins)
+            return await _whole_answer(interface, request, await begins)
         begun, every = asyncio.ensure_future(begins), self._serving.ping
         await asyncio.wait({begun}, timeout=every)
         # after this time the status has to go out, whether or not the request is admitted
@@ -173,17 +172,18 @@ class Handlers:
 
     async def _begin(
         self, request: Request, interface: Interface, body: Body, size: int, holder: str
-    ) -> Admission:
-        """Admit a request. Returns it, and the function that ends it. size: its bytes."""
+    ) -> PendingRequest:
+        """Admit a request of `size` bytes."""
         service = await self._fleet.take(body.model)
         try:
             pending = await service.ask(interface.prefix, body, size, holder)
         except BaseException:
             self._fleet.release(service)
             raise
+        pending.end = partial(self._end, service, pending)
         request.scope[REQUEST] = pending
         self._metrics.request_received(interface.kind, pending.prompt_tokens)
-        return pending, partial(self._end, service, pending)
+        return pending
 
     def _end(self, service: Service, pending: PendingRequest) -> None:
         service.drop(pending)
@@ -303,7 +303,7 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
 
 
 async def _whole_answer(
-    interface: Interface, request: Request, pending: PendingRequest, end: Callable[[], None]
+    interface: Interface, request: Request, pending: PendingRequest
 ) -> Response:
     """A response that is not streamed. The request is cancelled if the client leaves."""
     answer = asyncio.ensure_future(_whole(interface, pending))
@@ -316,7 +316,7 @@ async def _whole_answer(
     finally:
         answer.cancel()
         left.cancel()
-        end()
+        pending.end()
 
 
 async def _whole(interface: Interface, pending: PendingRequest) -> dict[str, Any]:
@@ -341,30 +341,36 @@ async def _page(request: Request) -> Response:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    interface = interface_of(request)
-    status, code, message = error_fields(error, interface)
-    _log(request, error, status)
+    status, told = _refusal(request, error)
     headers = _SOON if status in (429, 503) else None
     if status == 501 or isinstance(error, _LASTING):  # clients would ask again
         headers = {"x-should-retry": "false"}
-    refusal = interface.refusal if interface else openai_refusal
-    return json_response(refusal(status, code, message), status, headers)
-
-
-def _log(request: Request, error: BaseException, status: int) -> None:
-    """Log an error of the server's own. That of an answer has been logged already."""
-    if status == 500 and isinstance(error, PyspecError) and not isinstance(error, AnswerFailed):
-        log.error("%s %s failed: %s", request.method, request.url.path, error)
+    return json_response(told, status, headers)
 
 
 def _broken(request: Request, error: BaseException) -> bytes:
     """The end of a stream whose request is refused, or whose answer fails."""
-    interface = INTERFACES[whole_path(request.url.path)]
-    status, code, message = error_fields(error, interface)
-    _log(request, error, status)
     if not isinstance(error, PyspecError):  # uvicorn logs those of requests that are not streamed
         log.error("%s failed", request.url.path, exc_info=error)
-    return interface.broken(interface.refusal(status, code, message))
+    return INTERFACES[request.url.path].broken(_refusal(request, error)[1])
+
+
+def _refusal(request: Request, error: BaseException) -> tuple[int, dict[str, Any]]:
+    """An error's HTTP status, and its body in the format that the client expects. The server's own errors are logged."""
+    interface, code = interface_of(request), None
+    if isinstance(error, HTTPException):
+        status, message = error.status_code, error.detail
+        code = "invalid_api_key" if status == 401 else None
+    elif isinstance(error, PyspecError):
+        (status, code), message = error.http, str(error)
+        if interface is not None and isinstance(error, ContextOverflow):
+            message = interface.too_long.format(have=error.have, need=error.need)
+    else:
+        status, message = 500, "the server failed; its log says of what"
+    # that of an answer has been logged already
+    if status == 500 and isinstance(error, PyspecError) and not isinstance(error, AnswerFailed):
+        log.error("%s %s failed: %s", request.method, request.url.path, error)
+    return status, (interface.refusal if interface else openai_refusal)(status, code, message)
 
 
 _LASTING = (ModelError, DraftMismatch, UnsupportedModel, NoMemory, TemplateError)
@@ -384,14 +390,12 @@ COUNT = "/v1/messages/count_tokens"
 _WORK: dict[str, Work] = {**WORK, "/api/show": (ollama.ShowBody, ollama.describe_model)}
 
 
-def whole_path(path: str) -> str:
-    """The path, with /v1 in front where it may be left out."""
-    return f"/v1{path}" if f"/v1{path}" in (*INTERFACES, COUNT) else path
+_V1 = {path for path in (*INTERFACES, COUNT, "/v1/models") if path.startswith("/v1/")}
 
 
 def interface_of(request: Request) -> Interface | None:
     """The interface whose clients ask: that of the path, or of paths like it, or of a header of Anthropic's clients."""
-    path = whole_path(request.url.path)
+    path = request.url.path
     if path in INTERFACES:
         return INTERFACES[path]
     if path.startswith("/api/"):

@@ -12,14 +12,13 @@ from typing import Any, Literal
 
 import anyio
 import msgspec
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from pyspec.engine.answer import Answer
 from pyspec.engine.statistics import times_among
-from pyspec.errors import AnswerFailed, ContextOverflow, PyspecError
+from pyspec.errors import AnswerFailed
 from pyspec.requests.bodies import Body
 from pyspec.requests.records import Record
 from pyspec.serve import ServerSettings
@@ -32,7 +31,6 @@ AnswerListener = Callable[[RecordResult, dict[str, float]], None]  # takes a res
 BlockKind = Literal["reasoning", "content", "call"]
 BlockStep = tuple[Literal["begin", "more", "end"], "AnswerBlock", str]
 READER_S = 120.0  # time limit for a client to make room in a full connection
-Admission = tuple["PendingRequest", "Callable[[], None]"]  # a running one, and what ends it
 
 
 @dataclass
@@ -45,6 +43,7 @@ class PendingRequest:
     body: Any  # of the interface's type
     answers: list[Answer]
     name: str
+    end: Callable[[], None] = field(init=False)  # is called once its client has all, or has left
     begun: float = field(default_factory=time.perf_counter)
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
     _grown: dict[int, None] = field(default_factory=dict)  # choices that the reader has to look at
@@ -224,18 +223,6 @@ class Interface:
     ping: bytes = PING  # if empty, none are sent
 
 
-def error_fields(error: BaseException, interface: Interface | None) -> tuple[int, str | None, str]:
-    """An error's HTTP status, code and message for the clients of an interface."""
-    if isinstance(error, HTTPException):
-        code = "invalid_api_key" if error.status_code == 401 else None
-        return error.status_code, code, error.detail
-    if not isinstance(error, PyspecError):
-        return 500, None, "the server failed; its log says of what"
-    if interface is not None and isinstance(error, ContextOverflow):
-        return *error.http, interface.too_long.format(have=error.have, need=error.need)
-    return *error.http, str(error)
-
-
 def openai_refusal(status: int, code: str | None, message: str) -> dict[str, Any]:
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
@@ -260,7 +247,7 @@ class EventStream(StreamingResponse):
 
     def __init__(
         self,
-        begun: asyncio.Future[Admission],
+        begun: asyncio.Future[PendingRequest],
         interface: Interface,
         refusal: Callable[[BaseException], bytes],  # the last event of a request that fails
         every: float,  # seconds of silence before a ping
@@ -297,7 +284,7 @@ class EventStream(StreamingResponse):
             yield refusal(error)
             return
         try:
-            async for each in self._of.events(self._begun.result()[0]):
+            async for each in self._of.events(self._begun.result()):
                 yield each
         except AnswerFailed as failed:
             yield refusal(failed)
@@ -307,10 +294,10 @@ class EventStream(StreamingResponse):
 
     def _ping(self) -> None:
         if self._begun.done() and self._begun.exception() is None:
-            self._begun.result()[0].ping()
+            self._begun.result().ping()
         self._expect()
 
 
-def _end(begun: asyncio.Future[Admission]) -> None:
+def _end(begun: asyncio.Future[PendingRequest]) -> None:
     if not begun.cancelled() and begun.exception() is None:
-        begun.result()[1]()
+        begun.result().end()

@@ -12,10 +12,10 @@ import pytest
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, CompletionBody, decoded, records_of
 from pyspec.requests.fields import UNDONE, refused
-from pyspec.serve.apis.completions import InfillBody
-from pyspec.serve.apis.messages import CountBody, MessagesBody
-from pyspec.serve.apis.ollama import OllamaChat, OllamaText
-from pyspec.serve.apis.responses import ResponsesBody
+from pyspec.serve.completions import InfillBody
+from pyspec.serve.messages import CountBody, MessagesBody
+from pyspec.serve.ollama import OllamaChat, OllamaText
+from pyspec.serve.responses import ResponsesBody
 from pyspec.serve.fleet import EmbeddingBody
 
 pytest.importorskip("openai", reason="the extra [test] is not installed")
@@ -64,17 +64,6 @@ def test_options_of_ollama_are_done_refused_or_of_loading():
         ["num_ctx", "num_batch", "num_gpu", "use_mmap", "num_thread", "num_keep"], 8
     )
     assert records(OllamaText, options=loading) == records(OllamaText)
-
-
-@pytest.mark.parametrize(
-    "field", [{"add_generation_prompt": False}, {"continue_final_message": True}]
-)
-def test_a_message_of_the_models_own_is_continued(field):
-    own = [*MESSAGES, {"role": "assistant", "content": "So"}]
-    assert records(ChatBody, messages=own, **field) == records(ChatBody, messages=own)
-    for more in ({}, {"messages": own, "response_format": {"type": "json_object"}}):
-        with pytest.raises(InputError, match=f"^{next(iter(field))} "):
-            records(ChatBody, **more, **field)
 
 
 SETTINGS = {name.split(".")[0] for name in INSIDE}
@@ -160,7 +149,7 @@ SAMPLES = {
     "stream_options.include_obfuscation": True, "text.verbosity": "low",
     "thinking.block_binding": "none", "thinking.display": "omitted", "user_profile_id": "u",
     "verbosity": "low", "workspace_id": "w", "add_special_tokens": False, "cache_salt": "a",
-    "guided_decoding_backend": "xgrammar", "id_slot": -1, "request_id": "a",
+    "guided_decoding_backend": "xgrammar", "add_generation_prompt": False, "continue_final_message": True, "id_slot": -1, "request_id": "a",
 }  # fmt: skip
 SAMPLES |= dict.fromkeys(re.findall(r"\S+", """
         backend_sampling cache_prompt n_cache_reuse n_keep post_sampling_probs speculative.n_max speculative.n_min

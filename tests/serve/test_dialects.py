@@ -8,8 +8,8 @@ from helpers.asking import LEAST, TURN, ask, body, get, post, record_of, text_of
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody
-from pyspec.serve.apis.messages import MessagesBody
-from pyspec.serve.apis.responses import ResponsesBody
+from pyspec.serve.messages import MessagesBody
+from pyspec.serve.responses import ResponsesBody
 from pyspec.text.messages import NO_PICTURE, standard
 
 CHAT = "/v1/chat/completions"

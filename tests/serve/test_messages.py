@@ -7,7 +7,7 @@ import pytest
 from helpers import asking, scripted
 from helpers.asking import text_of
 
-from pyspec.serve.apis.messages import MessagesBody
+from pyspec.serve.messages import MessagesBody
 
 anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.requests.records import COMPLETION, Record
-from pyspec.serve.apis.completions import LogprobWriter
+from pyspec.serve.completions import LogprobWriter
 from pyspec.serve.interface import Choice
 from pyspec.text.parts import Source, Token, TokenLogprobs
 

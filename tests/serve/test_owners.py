@@ -9,8 +9,8 @@ from helpers.asking import TURN, body, post
 from pyspec.batch import Settings
 from pyspec.requests.bodies import ChatBody, CompletionBody, decoded
 from pyspec.sampling.options import Sampling
-from pyspec.serve.apis.messages import MessagesBody
-from pyspec.serve.apis.responses import ResponsesBody
+from pyspec.serve.messages import MessagesBody
+from pyspec.serve.responses import ResponsesBody
 
 
 def test_a_server_drafts_for_the_same_user_only(serve):

@@ -8,7 +8,7 @@ from helpers.asking import LEAST, TURN, ask, begun, body, post, record_of
 from helpers.waiting import wait
 
 from pyspec import errors
-from pyspec.serve.apis.responses import ResponsesBody
+from pyspec.serve.responses import ResponsesBody
 from pyspec.serve.service import Service
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")

@@ -8,7 +8,7 @@ from helpers import asking, scripted
 from helpers.asking import begun
 from helpers.scripted import call
 
-from pyspec.serve.apis.responses import ClientTool, ResponsesBody, messages_of
+from pyspec.serve.responses import ClientTool, ResponsesBody, messages_of
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 

@@ -10,9 +10,9 @@ from helpers.asking import LEAST, TURN, ask, begun
 from pyspec.errors import ContextOverflow, InputError
 from pyspec.requests.bodies import decoded, records_of
 from pyspec.requests.fields import Message, Tool
-from pyspec.serve.apis import completions
-from pyspec.serve.apis.messages import CountBody
-from pyspec.serve.apis.ollama import OllamaOptions
+from pyspec.serve import completions
+from pyspec.serve.messages import CountBody
+from pyspec.serve.ollama import OllamaOptions
 from pyspec.serve.app import COUNT, INTERFACES
 from pyspec.serve.fleet import EmbeddingBody
 

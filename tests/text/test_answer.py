@@ -19,8 +19,8 @@ from pyspec.llama.generation import stream_text
 from pyspec.requests.bodies import ChatBody, decoded, records_of
 from pyspec.requests.records import Record
 from pyspec.sampling.options import Sampling
-from pyspec.serve.apis.messages import MessagesBody
-from pyspec.serve.apis.responses import ResponsesBody
+from pyspec.serve.messages import MessagesBody
+from pyspec.serve.responses import ResponsesBody
 from pyspec.text.answer import AnswerReader, Budget, ReasoningLimit, Speech, reasoning_end
 from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser

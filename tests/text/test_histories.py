@@ -11,8 +11,8 @@ from text.test_all_templates import UNUSABLE
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, decoded, records_of
-from pyspec.serve.apis.messages import MessagesBody
-from pyspec.serve.apis.responses import ResponsesBody
+from pyspec.serve.messages import MessagesBody
+from pyspec.serve.responses import ResponsesBody
 from pyspec.text.messages import standard
 from pyspec.text.template import ChatTemplate
 
