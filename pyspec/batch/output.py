@@ -26,8 +26,7 @@ from pyspec.batch.journal import Journal, Key
 from pyspec.batch.reading import InputFile, Per, Reading, rows_of
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
 from pyspec.machine.files import as_text, hash_of, write_whole
-from pyspec.requests.bodies import body_of, choice_of
-from pyspec.requests.records import Record
+from pyspec.requests.records import Record, body_of, choice_of
 from pyspec.text.parts import RecordResult
 
 Results = Callable[[int], RecordResult]  # the result of a record, by its place among the inputs

@@ -1,4 +1,4 @@
-"""Records: prompts with their options.
+"""Records: prompts with their options; and OpenAI's form of their results.
 
 A record that cannot be answered carries its error, so that the batch goes on and the output has a line for it.
 """
@@ -24,7 +24,7 @@ from pyspec.sampling.options import (
     numbers,
 )
 from pyspec.text.messages import standard
-from pyspec.text.parts import Failure, RecordResult
+from pyspec.text.parts import Failure, RecordResult, Result
 from pyspec.text.stream import check_stops
 
 CHAT, COMPLETION = "chat", "completion"  # OpenAI's two kinds of requests and responses
@@ -209,3 +209,27 @@ def unique(records: Iterable[Record]) -> Iterator[Record]:
                 record.id += "'"
         seen.add(record.id)
         yield record
+
+
+# -- OpenAI's form ------------------------------------------------------------------------------------------------------
+
+
+def choice_of(form: str, index: int, result: Result) -> dict[str, Any]:
+    reason = openai_reason(result.finish_reason)
+    if form == COMPLETION:
+        return {"index": index, "text": result.text, "logprobs": None, "finish_reason": reason}
+    message = result.message()
+    choice = {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
+    return {**choice, "reasoning_cut": True} if result.reasoning_cut else choice
+
+
+def openai_reason(reason: str | None) -> str | None:
+    """A finish reason that OpenAI has: it knows no "context" and "cancelled", and "length" is closest."""
+    return {"context": "length", "cancelled": "length"}.get(reason or "", reason)
+
+
+def body_of(
+    form: str, name: str, model: str, created: int, choices: list[dict[str, Any]]
+) -> dict[str, Any]:
+    kind = "chat.completion" if form == CHAT else "text_completion"
+    return {"id": name, "object": kind, "created": created, "model": model, "choices": choices}

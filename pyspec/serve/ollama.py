@@ -18,8 +18,8 @@ from msgspec.structs import asdict
 from pyspec._version import __version__
 from pyspec.batch.run import Batch
 from pyspec.gguf.header import facts_of
-from pyspec.requests.bodies import Body, openai_reason
-from pyspec.requests.records import COMPLETION, Record, RequestFields
+from pyspec.requests.bodies import Body
+from pyspec.requests.records import COMPLETION, Record, RequestFields, openai_reason
 from pyspec.serve.interface import Choice, Interface, PendingRequest
 from pyspec.text.answer import Speech
 from pyspec.text.messages import picture_refused

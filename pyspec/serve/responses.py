@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspec.errors import AnswerFailed, ContextOverflow, InputError
-from pyspec.requests.bodies import Body, check_names, openai_reason
-from pyspec.requests.records import Record
+from pyspec.requests.bodies import Body, check_names
+from pyspec.requests.records import Record, openai_reason
 from pyspec.serve.interface import (
     AnswerBlock,
     AnswerBlocks,

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from pyspec.errors import InputError
-from pyspec.requests.bodies import ChatBody, CompletionBody, decoded, records_of
-from pyspec.requests.fields import UNDONE, refused
+from pyspec.requests.bodies import UNDONE, ChatBody, CompletionBody, decoded, records_of, refused
 from pyspec.serve.completions import InfillBody
+from pyspec.serve.fleet import EmbeddingBody
 from pyspec.serve.messages import CountBody, MessagesBody
 from pyspec.serve.ollama import OllamaChat, OllamaText
 from pyspec.serve.responses import ResponsesBody
-from pyspec.serve.fleet import EmbeddingBody
 
 pytest.importorskip("openai", reason="the extra [test] is not installed")
 pytest.importorskip("anthropic", reason="the extra [test] is not installed")

@@ -8,13 +8,12 @@ import pytest
 from helpers.asking import LEAST, TURN, ask, begun
 
 from pyspec.errors import ContextOverflow, InputError
-from pyspec.requests.bodies import decoded, records_of
-from pyspec.requests.fields import Message, Tool
+from pyspec.requests.bodies import Message, Tool, decoded, records_of
 from pyspec.serve import completions
-from pyspec.serve.messages import CountBody
-from pyspec.serve.ollama import OllamaOptions
 from pyspec.serve.app import COUNT, INTERFACES
 from pyspec.serve.fleet import EmbeddingBody
+from pyspec.serve.messages import CountBody
+from pyspec.serve.ollama import OllamaOptions
 
 VALUES = [None, True, "x", 5, 1.5, [], [5], {}, {"x": 5}]
 SAID = {"messages": TURN, "max_tokens": 1}
