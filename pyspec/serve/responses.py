@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspec.errors import AnswerFailed, ContextOverflow, InputError
+from pyspec.errors import ContextOverflow, InputError
 from pyspec.requests.bodies import Body, check_names
 from pyspec.requests.records import Record, openai_reason
 from pyspec.serve.interface import (
@@ -183,10 +183,12 @@ def client_tools(tools: Iterable[dict[str, Any]]) -> Iterator[ClientTool]:
         if tool.get("type") == "namespace":
             name = flat_name(tool.get("name"))
             yield from (ClientTool(each, name) for each in tool["tools"])
-        elif tool.get("type") in _UNKNOWN and not _is_remote(tool):
+        elif _is_remote(tool):
+            continue
+        elif tool.get("type") in _UNKNOWN:
             hint = "send a function or a custom tool"
             raise InputError(f"tools of the type {tool['type']!r} are not known here", hint)
-        elif tool.get("type") in KINDS and not _is_remote(tool):
+        elif tool.get("type") in KINDS:
             yield ClientTool(tool)
 
 
@@ -201,7 +203,7 @@ def _is_remote(tool: Mapping[str, Any]) -> bool:
     """Whether OpenAI's server would run it: a shell in a container, or its own tool search."""
     where = tool.get("environment")
     elsewhere = isinstance(where, dict) and where.get("type") != "local"
-    return elsewhere or (tool["type"] == "tool_search" and tool.get("execution") != "client")
+    return elsewhere or (tool.get("type") == _SEARCH and tool.get("execution") != "client")
 
 
 def flat_choice(choice: Any, tools: Iterable[ClientTool]) -> Any:
@@ -436,25 +438,15 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     """
     answer = ResponseWriter(pending)
     begun = False
-    try:
-        async for choice in pending.updates():
-            if not begun:
-                begun = True
-                yield event(answer.going_on("created"))
-                yield event(answer.going_on("in_progress"))
-            elif choice is None:
-                yield event(answer.going_on("in_progress"))
-            if choice is None:
-                continue
-            for each in answer.take(choice):
-                yield event(each)
-    except AnswerFailed as error:
-        if not begun:  # clients expect it before any other event
+    async for choice in pending.updates():
+        if not begun:
+            begun = True
             yield event(answer.going_on("created"))
-        why = {"code": "server_error", "message": str(error)}
-        failed = {**answer.response("failed"), "error": why}
-        yield event(answer.event("response.failed", response=failed))
-        return
+            yield event(answer.going_on("in_progress"))
+        elif choice is None:
+            yield event(answer.going_on("in_progress"))
+        for each in answer.take(choice) if choice is not None else ():
+            yield event(each)
     response = answer.response("completed", pending.choices[0])
     yield event(answer.event(f"response.{response['status']}", response=response))
 
@@ -462,8 +454,9 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
 def broken(refused: dict[str, Any]) -> bytes:
     """The last events of a stream that fails. Some clients look for the one, some for the other."""
     told = refused["error"]
-    kind = "server_error" if told["type"] == "server_error" else "invalid_prompt"
-    reason = {"code": told["code"] or kind, "message": told["message"]}
+    ours = told["type"] == "server_error"
+    code = "server_error" if ours else told["code"] or "invalid_prompt"
+    reason = {"code": code, "message": told["message"]}
     error = {**refused, **reason, "param": None}
     failed = {"id": "", "object": "response", "status": "failed", "error": reason, "output": []}
     last = {"type": "response.failed", "sequence_number": 1, "response": failed}
