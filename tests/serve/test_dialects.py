@@ -8,6 +8,7 @@ from helpers.asking import LEAST, TURN, ask, body, get, post, record_of, text_of
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody
+from pyspec.serve.app import INTERFACES
 from pyspec.serve.messages import MessagesBody
 from pyspec.serve.responses import ResponsesBody
 from pyspec.text.messages import NO_PICTURE, standard
@@ -61,6 +62,19 @@ def test_others_names_in_every_chat(kind, asked, field, wanted):
     assert getattr(record_of(kind, messages=TURN, **asked), field) == wanted
 
 
+MORE = {
+    "dry_multiplier": 0.8, "dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": -1,
+    "dry_sequence_breakers": ["x", "\n"], "xtc_probability": 0.6, "xtc_threshold": 0.05,
+    "dynatemp_range": 0.4, "dynatemp_exponent": 2.0, "sampling": "llama.cpp",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", LEAST)
+def test_samplers_by_llama_servers_names(path):
+    record = record_of(INTERFACES[path].body, **LEAST[path], **MORE)
+    assert {name: getattr(record, name) for name in MORE} == MORE
+
+
 @pytest.mark.parametrize("said", [
     {"content": [{"type": "text", "text": "No."}], "refusal": "Never."},
     {"content": None, "refusal": "No."},
@@ -112,18 +126,6 @@ def test_clients_are_told_to_go_on_without_threads(server):
     error = ask(server, "/v1/messages", 400, **asked)["error"]
     wanted = {"error_code": "thread_unsupported_request", "unsupported": []}
     assert error["details"] == wanted
-
-
-def test_the_runner_of_tools_works(server, anthropic_of):
-    anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
-
-    @anthropic.beta_tool
-    def look(place: str) -> str:
-        return place
-
-    messages = anthropic_of(server).beta.messages
-    runner = messages.tool_runner(model="tiny", max_tokens=4, messages=TURN, tools=[look])
-    assert next(iter(runner)).role == "assistant"
 
 
 @pytest.mark.parametrize(("path", "headers"), [

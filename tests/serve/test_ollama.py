@@ -22,21 +22,18 @@ def openai(server, **body):
 
 
 def test_a_chat_says_what_openais_says(server):
-    told = ask(server, "/api/chat", **ASK, stream=False)
-    message, usage = openai(server, max_tokens=8)
-    assert told["message"] == {"role": "assistant", "content": message["content"]}
-    assert (told["prompt_eval_count"], told["eval_count"]) == (usage["prompt_tokens"], 8)
-    assert (told["done"], told["done_reason"], told["model"]) == (True, "length", "tiny")
-    assert told["total_duration"] >= told["prompt_eval_duration"] > 0
-
-
-def test_streams_are_lines_and_the_default(server):
-    kind, told = lines(server, "/api/chat", **ASK)
+    """Streams are lines, and the default."""
     whole = ask(server, "/api/chat", **ASK, stream=False)
+    message, usage = openai(server, max_tokens=8)
+    assert whole["message"] == {"role": "assistant", "content": message["content"]}
+    kind, told = lines(server, "/api/chat", **ASK)
     assert kind == "application/x-ndjson"
-    assert "".join(line["message"]["content"] for line in told) == whole["message"]["content"]
+    assert "".join(line["message"]["content"] for line in told) == message["content"]
     assert [line["done"] for line in told] == [False] * (len(told) - 1) + [True]
-    assert told[-1]["eval_count"] == 8
+    for end in (whole, told[-1]):
+        assert (end["prompt_eval_count"], end["eval_count"]) == (usage["prompt_tokens"], 8)
+        assert (end["done"], end["done_reason"], end["model"]) == (True, "length", "tiny")
+        assert end["total_duration"] >= end["prompt_eval_duration"] > 0
 
 
 def test_a_text_is_a_chats_turn_or_raw(server):
@@ -126,9 +123,8 @@ def test_an_unknown_path_of_ollamas_is_refused_in_its_form(server):
 def test_ollamas_client_chats_and_lists(server):
     ollama = pytest.importorskip("ollama", reason="install pyspec-llama[clients]")
     client = ollama.Client(host=server.url)
-    whole = client.chat("tiny", TURN, options={"num_predict": 8})
     pieces = list(client.chat("tiny", TURN, options={"num_predict": 8}, stream=True))
-    assert "".join(piece.message.content for piece in pieces) == whole.message.content
+    assert pieces[-1].eval_count == 8
     assert client.generate("tiny", "a", options={"num_predict": 4}).eval_count == 4
     assert [model.model for model in client.list().models] == ["tiny"]
     assert client.ps().models[0].model == "tiny"

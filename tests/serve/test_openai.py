@@ -248,17 +248,3 @@ def test_tools_beside_a_response_format(client):
     one = {"tool_choice": "required", "parallel_tool_calls": False}
     (forced,) = chat(client, **options, **one).choices
     assert forced.finish_reason == "tool_calls"
-
-
-def test_allowed_tools(client):
-    other = {"type": "function", "function": {**TOOL["function"], "name": "other"}}
-
-    def choice(name):
-        allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": name}}]}
-        return {"type": "allowed_tools", "allowed_tools": allowed}
-
-    options = {"tools": [TOOL, other], "max_tokens": 300}
-    (found,) = chat(client, **options, tool_choice=choice("other")).choices
-    assert found.message.tool_calls[0].function.name == "other"
-    with pytest.raises(openai.BadRequestError):
-        chat(client, **options, tool_choice=choice("none of them"))

@@ -163,7 +163,9 @@ CANNOT = {
         {"temperature": -1}, {"n": 0}, {"n": 1000}, {"stop": [""]}, {"max_tokens": -5}, {"top_p": -1},
         {"logprobs": True, "top_logprobs": 50}, {"logit_bias": {"99999999": 1}},
         {"response_format": {"type": "nonsense"}},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+        *({"response_format": {"type": "json_schema", "json_schema": form}} for form in (
+            {"name": "x"}, {"name": "x", "schema": {"not": {"type": "integer"}}},
+        )),
         {"tools": [{"type": "function", "function": {}}]}, {"tools": [{"type": "custom", "custom": CUSTOM}]},
         {"tools": [CHAT_FUNCTION], "tool_choice": {"type": "function", "function": {"name": "no"}}},
         {"tool_choice": "required"}, {"tool_choice": {"type": "function", "function": {"name": "no"}}},

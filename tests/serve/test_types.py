@@ -9,9 +9,7 @@ from helpers.asking import LEAST, TURN, ask, begun
 
 from pyspec.errors import ContextOverflow, InputError
 from pyspec.requests.bodies import Message, Tool, decoded, records_of
-from pyspec.serve import completions
 from pyspec.serve.app import COUNT, INTERFACES
-from pyspec.serve.fleet import EmbeddingBody
 from pyspec.serve.messages import CountBody
 from pyspec.serve.ollama import OllamaOptions
 
@@ -131,14 +129,3 @@ INNER = [
 @pytest.mark.parametrize(("path", "field", "odd"), INNER)
 def test_what_is_inside_settings(server, path, field, odd):
     assert field in json.dumps(ask(server, path, 400, **{**ASKED[path], **odd}))
-
-
-@pytest.mark.parametrize(("kind", "least"), [
-    (completions.TokenizeBody, {"content": "a"}),
-    (completions.DetokenizeBody, {"tokens": [1]}),
-    (EmbeddingBody, {"input": "a"}),
-])  # fmt: skip
-def test_other_bodies(kind, least):
-    asks = [(key, {**least, key: value}) for key in kind.__struct_fields__ for value in VALUES]
-    found = [told(partial(decoded, kind, json.dumps(asked).encode()), key) for key, asked in asks]
-    assert {*found} <= {"taken", None}

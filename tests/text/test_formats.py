@@ -36,6 +36,7 @@ def test_a_format_that_there_is_not_is_refused(form):
     (None, TOOLS, None), ("auto", TOOLS, None), ("required", TOOLS, "required"),
     ({"type": "function", "function": {"name": "sub"}}, TOOLS, "sub"), ({"name": "sub"}, TOOLS, "sub"),
     ({"type": "allowed_tools", "mode": "required", "tools": [{"name": "add"}]}, TOOLS[:1], "required"),
+    ({"type": "allowed_tools", "allowed_tools": {"tools": [{"function": {"name": "add"}}]}}, TOOLS[:1], None),
 ])  # fmt: skip
 def test_a_choice_leaves_tools_and_wants_one(choice, left, wanted):
     assert tools_left(TOOLS, choice) == (left, wanted)
