@@ -85,29 +85,3 @@ def test_guidance_and_we_share_a_context(both, smollm2):
 
     theirs, ours = both(client, draft="lookup")
     assert ours == theirs
-
-
-def test_instructor(both, smollm2):
-    instructor = pytest.importorskip("instructor", reason="install pyspec-llama[clients]")
-    from typing import Literal
-
-    import pydantic
-
-    class Answer(pydantic.BaseModel):
-        city: Literal["Paris", "Rome"]
-        country: Literal["France", "Italy"]
-
-    question = 'Say it again as JSON: {"city": "Paris", "country": "France"}'
-
-    def client():
-        llm = llama_cpp.Llama(str(smollm2), **OPTIONS)
-        made, mode = llm.create_chat_completion_openai_v1, instructor.Mode.JSON_SCHEMA
-        found = instructor.patch(create=made, mode=mode)(
-            messages=[{"role": "user", "content": question}], response_model=Answer,
-            temperature=0.0, max_tokens=120, max_retries=1,
-        )  # fmt: skip
-        return found.model_dump(), accepted(llm)
-
-    theirs, ours = both(client, draft="lookup")
-    assert ours[0] == theirs[0]
-    assert ours[1] > 0

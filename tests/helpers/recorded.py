@@ -37,14 +37,6 @@ OPEN_WEBUI = {
         "stream_options": USAGE, "temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05,
         "frequency_penalty": 0.1, "seed": 7, "stop": ["###"], "max_tokens": 12, "logit_bias": {},
     },
-    "a title": {
-        "model": "tiny", "messages": [{"role": "user", "content": "### Task:\nA title of 3 words as JSON."}],
-        "stream": False, "max_completion_tokens": 12,
-    },
-    "native tools": {
-        "stream": True, "model": "tiny", "messages": [{"role": "user", "content": "Read a.py"}], "tools": CHAT_TOOLS,
-        "params": {}, "max_tokens": 12,
-    },
 }  # fmt: skip
 
 CONTINUE = {
@@ -79,14 +71,6 @@ AIDER = {
             {"role": "system", "content": "Only ever return code in a block."},
         ],
         "temperature": 0, "stream": True, "max_tokens": 12,
-    },
-    "a commit": {
-        "model": "tiny",
-        "messages": [
-            {"role": "system", "content": "Write one line for this diff."},
-            {"role": "user", "content": "-    return a - b\n+    return a + b"},
-        ],
-        "temperature": 0, "stream": False, "max_tokens": 12,
     },
 }  # fmt: skip
 

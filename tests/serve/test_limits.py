@@ -12,6 +12,7 @@ from helpers import scripted
 from helpers.asking import ask, begun, body, first_text, post, raw, text_of
 from helpers.waiting import DEADLINE_S, wait
 
+from pyspec.serve.access import as_text
 from pyspec.serve.service import Service
 
 
@@ -163,9 +164,10 @@ def test_metrics_tell_what_was_done(serve):
     assert "pyspec_times_plain" in found
 
 
-def test_metrics_count_answers_that_nobody_waits_for(serve, rounds):
+def test_answers_that_nobody_waits_for_are_counted_and_told_as_cancelled(serve, rounds):
     """They took the machine's time, cancelled while they ran or before."""
-    server = serve(draft="none", n_ctx=4096, parallel=1)
+    lines = []
+    server = serve(draft="none", n_ctx=4096, parallel=1, log=lines.append)
     rounds.allow(20)
     left = [raw(server, body(stream=True, max_tokens=4000, logit_bias={"2": -100}))]
     first_text(left[0])
@@ -177,6 +179,7 @@ def test_metrics_count_answers_that_nobody_waits_for(serve, rounds):
     rounds.allow(math.inf)
     wait(lambda: metrics(server).get("pyspec_answers_total cancelled") == 2)
     assert metrics(server)["pyspec_tokens_total"] > 0
+    assert [as_text(line)[-13:] for line in lines] == [" s, cancelled"] * 2
 
 
 def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch, caplog):

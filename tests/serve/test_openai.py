@@ -31,16 +31,6 @@ def test_models(client):
         client.models.retrieve("gpt-4")
 
 
-def test_chat(client):
-    answer = chat(client)
-    (choice,) = answer.choices
-    assert (choice.message.role, choice.finish_reason) == ("assistant", "length")
-    assert answer.usage.completion_tokens == 16
-    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 16
-    assert answer.speculation["verification"] == "strict"
-    assert answer.speculation["timings"]["total_ms"] > 0
-
-
 @pytest.mark.parametrize("options", [{}, {"n": 2, "temperature": 1.5, "seed": 7}])
 def test_a_stream_is_the_whole_in_pieces(client, options):
     whole = chat(client, **options)
@@ -107,12 +97,6 @@ def test_logprobs(client):
     assert [e.logprob for e in streamed] == pytest.approx([e.logprob for e in told], abs=1e-5)
     plain = client.completions.create(model="tiny", prompt="abc", max_tokens=4, logprobs=2)
     assert len(plain.choices[0].logprobs.token_logprobs) == 4
-
-
-def test_a_seed_gives_one_text_whether_its_prompt_is_read_or_kept(client):
-    first, second = (chat(client, "once more", seed=3, temperature=1.0) for _ in range(2))
-    assert second.usage.prompt_tokens_details.cached_tokens > 0
-    assert first.choices[0].message.content == second.choices[0].message.content
 
 
 JOINED = "a👩‍👧é👍🏽."
@@ -213,11 +197,6 @@ def text_of(chunks):
 
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": scripted.DIGIT}}
-
-
-def test_tool_that_may_be_called(client):
-    answer = chat(client, tools=[TOOL], max_tokens=10).choices[0]
-    assert (answer.message.tool_calls, len(answer.message.content) > 0) == (None, True)
 
 
 @pytest.mark.parametrize(("own", "function", "choice"), [

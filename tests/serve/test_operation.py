@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import math
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -234,18 +233,6 @@ def test_a_line_of_each_request(serve):
     assert re.search(chat, words, re.MULTILINE)
     assert re.search(rf"^{at} /v1/nothing 404, \d+\.\d\d s$", words, re.MULTILINE)
     assert "secret" not in f"{words}{lines}"
-
-
-def test_a_cancelled_one_is_told_so(serve, rounds):
-    lines = []
-    server = serve(log=lines.append)
-    connection = raw(server, body("hello", max_tokens=900))
-    wait(lambda: server.batch.load[0] == 1)
-    connection.close()
-    wait(lambda: not server.tasks)
-    rounds.allow(math.inf)
-    wait(lambda: len(lines) == 1)
-    assert as_text(lines[0]).endswith(" s, cancelled")
 
 
 @pytest.mark.parametrize(("options", "terminal", "told"), [

@@ -7,7 +7,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of what they import
 
 @pytest.mark.parametrize(("provider", "base"), [("openai", "/v1"), ("anthropic", "")])
 def test_litellm_asks_by_either_interface(serve, monkeypatch, provider, base):
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or it asks another server for prices
+    # or it asks another server for prices
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     litellm = pytest.importorskip("litellm", reason="install pyspec-llama[clients]")
     asked = {
         "model": f"{provider}/tiny", "messages": [{"role": "user", "content": "hello there"}], "api_key": "none",

@@ -117,19 +117,6 @@ USES = {"name": "f", "input_schema": OBJECT}
 SPACE = {"type": "namespace", "name": "a", "tools": [FUNCTION]}
 
 
-@pytest.mark.parametrize(("path", "asked"), [
-    ("/v1/chat/completions", {"tools": [CHAT_FUNCTION, CHAT_FUNCTION]}),
-    ("/v1/messages", {"tools": [USES, USES]}),
-    ("/v1/messages", {"tools": [{**USES, "defer_loading": True}] * 2}),
-    ("/v1/responses", {"tools": [FUNCTION, FUNCTION]}),
-    ("/v1/responses", {"tools": [FUNCTION, CUSTOM]}),
-    ("/v1/responses", {"tools": [SPACE, {**FUNCTION, "name": "a__f"}]}),
-])  # fmt: skip
-def test_tools_of_one_name_are_refused(server, path, asked):
-    """A call would not say whose it is. Anthropic's service says so in this word, too."""
-    assert "unique" in ask(server, path, 400, **LEAST[path], **asked)["error"]["message"]
-
-
 def test_a_tool_that_is_found_again_is_no_second_one():
     """Each search of a conversation may find it, or one that was sent from its beginning."""
     found = {"type": "tool_search_output", "call_id": "c", "execution": "client"}
@@ -166,6 +153,8 @@ CANNOT = {
         *({"response_format": {"type": "json_schema", "json_schema": form}} for form in (
             {"name": "x"}, {"name": "x", "schema": {"not": {"type": "integer"}}},
         )),
+        *({"chat_template_kwargs": {"messages": other}} for other in ("x", TURN, None)),
+        {"chat_template_kwargs": {"tools": "x"}}, {"tools": [CHAT_FUNCTION, CHAT_FUNCTION]},
         {"tools": [{"type": "function", "function": {}}]}, {"tools": [{"type": "custom", "custom": CUSTOM}]},
         {"tools": [CHAT_FUNCTION], "tool_choice": {"type": "function", "function": {"name": "no"}}},
         {"tool_choice": "required"}, {"tool_choice": {"type": "function", "function": {"name": "no"}}},
@@ -185,12 +174,14 @@ CANNOT = {
         {"messages": BEGUN, "tools": [USES], "tool_choice": {"type": "any"}},
         {"messages": BEGUN, "output_config": {"format": {"type": "json_schema", "schema": OBJECT}}},
         {"tool_choice": {"type": "sometimes"}}, {"tools": [USES], "tool_choice": {"type": "tool", "name": "no"}},
+        {"tools": [USES, USES]}, {"tools": [{**USES, "defer_loading": True}] * 2},
         {"tools": [{"type": "computer_20250124", "name": "computer"}]},
         {"tools": [{"type": "bash_anew", "name": "bash"}]}, {"tools": [{"name": "add"}]},
         {"stop_sequences": [""]}, {"temperature": -1}, {"thinking": 5}, {"max_tokens": -4},
     ],
     "/v1/responses": [
         *SAMPLERS, {"previous_response_id": "resp_1"}, {"conversation": "conv_1"}, {"background": True},
+        {"tools": [FUNCTION, FUNCTION]}, {"tools": [FUNCTION, CUSTOM]}, {"tools": [SPACE, {**FUNCTION, "name": "a__f"}]},
         {"tools": [{"type": "namespace", "name": "files"}]}, {"tools": [{"type": "custom"}]},
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},

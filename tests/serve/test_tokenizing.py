@@ -106,13 +106,3 @@ def test_no_request_brings_tokens_in_a_message(server):
 def _read(usage):
     names = ("prompt_tokens", "input_tokens", "cache_read_input_tokens")
     return [usage.get(name, 0) for name in names]
-
-
-@pytest.mark.parametrize("name", ["messages", "tools"])
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
-def test_variables_of_a_template_replace_nothing_of_the_conversation(server, path, name):
-    said = [{"role": "user", "content": "hello"}]
-    body = {"input" if "responses" in path else "messages": said, "max_tokens": 1}
-    for value in ("x", [{"role": "user", "content": "y"}], [{"content": {"a": 1}}], None):
-        body["chat_template_kwargs"] = {name: value}
-        assert name in ask(server, path, 400, **body)["error"]["message"]
