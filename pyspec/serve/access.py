@@ -23,7 +23,6 @@ from pyspec.serve.interface import PendingRequest
 from pyspec.text.parts import Result
 
 REQUEST = "pyspec.request"  # key of the `PendingRequest` in a request's scope
-REQUEST_ID = "pyspec.request_id"  # key of its id: the one in the response's headers
 UNRECORDED = ("/health", "/metrics")  # paths that programs poll, and that are not recorded
 _LONGEST_PATH = 60
 _GONE = 499  # status of a request whose client has left
@@ -69,7 +68,6 @@ class AccessLog:
         finally:
             entry = {
                 "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-                "request": scope.get(REQUEST_ID),
                 "client": (scope.get("client") or [None])[0],
                 "method": scope["method"],
                 "path": scope["path"],

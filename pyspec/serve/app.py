@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from pyspec.batch.run import Batch
 from pyspec.errors import (
@@ -35,15 +34,7 @@ from pyspec.errors import (
 )
 from pyspec.requests.bodies import Body, decoded
 from pyspec.serve import ServerSettings, ollama
-from pyspec.serve.access import (
-    REQUEST,
-    REQUEST_ID,
-    AccessLog,
-    Keys,
-    LengthCheck,
-    Metrics,
-    whole_body,
-)
+from pyspec.serve.access import REQUEST, AccessLog, Keys, LengthCheck, Metrics, whole_body
 from pyspec.serve.completions import CHATS, INFILL, TEXTS, WORK, Work
 from pyspec.serve.fleet import Embedder, EmbeddingBody, Fleet, OtherModels
 from pyspec.serve.interface import (
@@ -105,22 +96,11 @@ def make_app(
 
 
 class _App(Starlette):
-    """Paths of OpenAI's and Anthropic's may lack their /v1.
-
-    Each response has an id, which clients log: in `x-request-id` for OpenAI's, in `request-id` for Anthropic's.
-    """
+    """Paths of OpenAI's and Anthropic's may lack their /v1."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, name = f"/v1{scope.get('path')}", f"req_{uuid.uuid4().hex}"
-        scope = {**scope, REQUEST_ID: name} | ({"path": path} if path in _V1 else {})
-        ids = [(key, name.encode()) for key in (b"x-request-id", b"request-id")]
-
-        async def named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), *ids]}
-            await send(message)
-
-        await super().__call__(scope, receive, named)
+        path = f"/v1{scope.get('path')}"
+        await super().__call__({**scope, "path": path} if path in _V1 else scope, receive, send)
 
 
 class Handlers:
@@ -388,8 +368,6 @@ INTERFACES = {
 COUNT = "/v1/messages/count_tokens"
 
 _WORK: dict[str, Work] = {**WORK, "/api/show": (ollama.ShowBody, ollama.describe_model)}
-
-
 _V1 = {path for path in (*INTERFACES, COUNT, "/v1/models") if path.startswith("/v1/")}
 
 

@@ -44,30 +44,6 @@ def test_media_types_that_pages_cannot_send_are_taken(server, kind):
     assert post(server, b'{"content": "a"}', "/tokenize", **{"Content-Type": kind})[0] == 200
 
 
-def test_every_answer_has_an_id(serve, fails):
-    """Which OpenAI's and Anthropic's clients log: refusals and failures have one, too, and the line of the log says it."""
-    lines, found = [], []
-    server = serve(log=lines.append, hosts=("localhost", "127.0.0.1"))
-    asks = [("/health", None), ("/nothing", None), ("/v1/chat/completions", b"{")]
-    asks.append(("/v1/chat/completions", body()))
-
-    def ids(path, data, **headers):
-        with begun(server, path, data, **headers) as response:
-            response.read()
-            found.append(response.getheader("x-request-id"))
-            assert response.getheader("request-id") == found[-1]
-
-    for path, data in asks:
-        ids(path, data)
-    ids("/health", None, Host="elsewhere")
-
-    fails(RuntimeError())
-    ids("/v1/chat/completions", body())
-    assert len({*found}) == 6
-    wait(lambda: len(lines) == 4)
-    assert {line["request"] for line in lines} <= {*found}
-
-
 @pytest.mark.parametrize(("path", "field"), [
     ("/v1/completions", "prompt"), ("/api/generate", "prompt"), ("/v1/responses", "input"),
     ("/v1/chat/completions", "messages"),
