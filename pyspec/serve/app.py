@@ -44,7 +44,7 @@ from pyspec.serve.interface import (
     json_response,
     openai_refusal,
 )
-from pyspec.serve.messages import MESSAGES, CountBody
+from pyspec.serve.messages import MESSAGES, CountBody, count_tokens
 from pyspec.serve.ollama import OLLAMA_CHATS, OLLAMA_TEXTS
 from pyspec.serve.responses import RESPONSES
 from pyspec.serve.service import Service
@@ -116,7 +116,6 @@ class Handlers:
 
     def routes(self) -> list[Route]:
         posted = dict.fromkeys(INTERFACES, self.complete)
-        posted |= {COUNT: self.count_tokens}
         posted |= dict.fromkeys(_WORK, self.work)
         posted |= dict.fromkeys(("/v1/embeddings", "/api/embed"), self.embed)
         got = {
@@ -169,14 +168,8 @@ class Handlers:
         service.drop(pending)
         self._fleet.release(service)
 
-    async def count_tokens(self, request: Request) -> Response:
-        data, _ = await self._data(request)
-        body = decoded(CountBody, data)
-        async with self._fleet.using(body.model) as service:
-            return json_response({"input_tokens": await service.count(body, len(data))})
-
     async def work(self, request: Request) -> Response:
-        """Answer what needs a model and no answer of it: tokens of a text, or the model's description."""
+        """Answer what needs a model and no answer of it: tokens of a text or a prompt, or the model's description."""
         data, _ = await self._data(request)
         kind, work = _WORK[request.url.path]
         body = decoded(kind, data)
@@ -365,10 +358,12 @@ INTERFACES = {
     "/api/generate": OLLAMA_TEXTS,
 }
 
-COUNT = "/v1/messages/count_tokens"
-
-_WORK: dict[str, Work] = {**WORK, "/api/show": (ollama.ShowBody, ollama.describe_model)}
-_V1 = {path for path in (*INTERFACES, COUNT, "/v1/models") if path.startswith("/v1/")}
+_WORK: dict[str, Work] = {
+    **WORK,
+    "/v1/messages/count_tokens": (CountBody, count_tokens),
+    "/api/show": (ollama.ShowBody, ollama.describe_model),
+}
+_V1 = {path for path in (*INTERFACES, *_WORK, "/v1/models") if path.startswith("/v1/")}
 
 
 def interface_of(request: Request) -> Interface | None:

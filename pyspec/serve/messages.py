@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
+from pyspec.batch.run import Batch
 from pyspec.errors import InputError, ThreadUnsupported
-from pyspec.requests.bodies import Body, check_names
+from pyspec.requests.bodies import Body, records_of
 from pyspec.requests.records import Record
 from pyspec.serve.interface import (
     PING,
@@ -97,7 +98,6 @@ class MessagesBody(Body):
     def _offered(self) -> list[dict[str, Any]]:
         """Tools that the model may call now. Where the client searches for tools, a deferred one counts once it is found."""
         tools = [tool for tool in self.tools or () if is_function(tool)]
-        check_names(str(tool.get("name")) for tool in tools)
         if any(str(tool.get("type")).startswith("tool_search_tool") for tool in self.tools or ()):
             return tools
         found = {name for message in self.messages for name in _found(message.get("content"))}
@@ -131,6 +131,11 @@ class CountBody(MessagesBody):
 
     def _language(self) -> None:
         return None
+
+
+def count_tokens(batch: Batch, body: CountBody) -> dict[str, int]:
+    """The tokens of a request's prompt. Raises InputError."""
+    return {"input_tokens": sum(map(batch.maker.count, records_of(body)))}
 
 
 def _without_session(user: str) -> str:

@@ -107,10 +107,6 @@ class Service:
         self._wake.set()
         return pending
 
-    async def count(self, body: bodies.Body, size: int) -> int:
-        """Count the tokens of a request's prompts, without answering it. size: bytes of the request."""
-        return await self._loop.run_in_executor(self._pool(size), self._counted, body)
-
     async def _understood(self, body: bodies.Body, name: str, size: int) -> list[Answer]:
         """The answers that a request wants, not yet begun. size: its bytes. Raises InputError, TooManyRequests and the like."""
         n = body.n_prompts * body.answers
@@ -118,14 +114,11 @@ class Service:
             raise InputError(f"{n} answers are asked for at once", f"ask for {self._most}")
         self._room_for(self._preparing + 1)
         self._preparing += 1
+        pool = self._large if size > LIGHT else None  # the loop's own
         try:
-            return await self._loop.run_in_executor(self._pool(size), self._answers, body, name)
+            return await self._loop.run_in_executor(pool, self._answers, body, name)
         finally:
             self._preparing -= 1
-
-    def _pool(self, size: int) -> ThreadPoolExecutor | None:
-        """The threads for a request of `size` bytes; None for the loop's own."""
-        return self._large if size > LIGHT else None
 
     def _room_for(self, n: int) -> None:
         """Raise TooManyRequests where n more answers exceed the limit."""
@@ -227,9 +220,6 @@ class Service:
             self._post(answer.index, failed(answer.index, answer.record, failure))
 
     # -- in any thread -----------------------------------------------------------------------------
-
-    def _counted(self, body: bodies.Body) -> int:
-        return sum(map(self.batch.maker.count, bodies.records_of(body)))
 
     def _answers(self, body: bodies.Body, name: str) -> list[Answer]:
         """A request's answers, their grammar checked. Raises InputError."""

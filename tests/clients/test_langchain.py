@@ -50,11 +50,6 @@ def test_stream_and_stop(both, llm):
     assert ours[1] > 0
 
 
-def test_token_counts(both, llm):
-    theirs, ours = both(lambda: llm().get_num_tokens("abc abc"))
-    assert ours == theirs
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat(both, tiny_ascii, stream):
     from langchain_community.chat_models import ChatLlamaCpp

@@ -9,7 +9,7 @@ from helpers.asking import LEAST, TURN, ask, begun
 
 from pyspec.errors import ContextOverflow, InputError
 from pyspec.requests.bodies import Message, Tool, decoded, records_of
-from pyspec.serve.app import COUNT, INTERFACES
+from pyspec.serve.app import INTERFACES
 from pyspec.serve.messages import CountBody
 from pyspec.serve.ollama import OllamaOptions
 
@@ -28,7 +28,7 @@ PYTHONS = re.compile(rf"Error|object has no|unsupported|subscript|NoneType|{KIND
 
 
 def read(path, asked):
-    kind = CountBody if path == COUNT else INTERFACES[path].body
+    kind = INTERFACES[path].body if path in INTERFACES else CountBody
     return decoded(kind, json.dumps(asked).encode())
 
 
