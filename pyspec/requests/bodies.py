@@ -145,41 +145,20 @@ def _shape(name: str, texts: str = "", **others: str) -> Any:
     return msgspec.defstruct(name, members, kw_only=True, module=__name__)
 
 
-# a part of a content or of an output, or a block of Anthropic's
-Part = _shape(
-    "Part", "type text refusal id name thinking tool_use_id tool_name title context", is_error="bool",
-    image_url="str | dict[str, Any]", content="str | Part | list[Part]", source="str | Source",
-)  # fmt: skip
-# where a picture's or a document's data are
-Source = _shape("Source", "type data url", content="str | list[Part]")
-# a function that is called
-Function = _shape("Function", "name", arguments="str | dict[str, Any]")
-# a call in a message of the model's
-Call = _shape("Call", "id type", function="Function")
 # a message of a chat, in any API
 Message = _shape(
     "Message", "role name tool_name tool_call_id refusal reasoning_content reasoning thinking",
-    content="str | Part | list[Part]", tool_calls="list[Call]", images="list[str]",
+    content="str | Member | list[Member]", tool_calls="list[Member]", images="list[str]",
 )  # fmt: skip
-# an item of Responses
-Item = _shape(
-    "Item", "type role id call_id name namespace input", content="str | list[Part]", summary="list[Part]",
-    arguments="str | dict[str, Any]", output="str | list[Part]", tools="list[Tool]",
-)  # fmt: skip
-# the form of an answer, by any of its names
-Form = _shape(
-    "Form", "type name regex definition syntax", schema="Schema", json_schema="Form", choice="list[str]",
-    grammar="str | dict[str, Any]",
-)  # fmt: skip
-# a tool, or its function
-Tool = _shape(
-    "Tool", "type name description execution", parameters="dict[str, Any]", input_schema="dict[str, Any]", function="Tool",
-    format="Form", tools="list[Tool]", environment="dict[str, Any]", defer_loading="bool",
-)  # fmt: skip
-# the tool that has to be called, or those that may be
-ToolChoice = _shape(
-    "ToolChoice", "type name mode", function="Function", allowed_tools="ToolChoice",
-    tools="list[ToolChoice]", disable_parallel_tool_use="bool",
+# any other object within a request: a part of a content, an item, a call, a tool, a choice among tools, or the form of an answer
+Member = _shape(
+    "Member", "call_id context data definition description execution id mode name namespace refusal regex role syntax text "
+    "thinking title tool_name tool_use_id type url",
+    content="str | Member | list[Member]", function="Member", arguments="str | dict[str, Any]", input="str | dict[str, Any]",
+    output="str | list[Member]", summary="list[Member]", image_url="str | dict[str, Any]", source="str | Member",
+    is_error="bool", tools="list[Member]", allowed_tools="Member", parameters="dict[str, Any]", input_schema="dict[str, Any]",
+    environment="dict[str, Any]", defer_loading="bool", disable_parallel_tool_use="bool", format="Member",
+    schema="Schema", json_schema="Member", choice="list[str]", grammar="str | dict[str, Any]",
 )  # fmt: skip
 # how much to reason, by several names
 Reasoning = _shape(
@@ -191,14 +170,14 @@ Outputs = _shape(
     "Outputs", "regex grammar", json="Schema | str", choice="list[str]", json_object="bool"
 )
 # the format of a text, and how hard the model tries
-TextConfig = _shape("TextConfig", "effort", format="Form")
+TextConfig = _shape("TextConfig", "effort", format="Member")
 Metadata = _shape("Metadata", "user_id")  # Anthropic's
 # fields of all kinds of request that are objects or lists; a body converts to it if all within has the right type
 Inside = _shape(
-    "Inside", stream_options="StreamOptions", response_format="Form", structured_outputs="Outputs", thinking="Reasoning",
-    reasoning="Reasoning", tools="list[Tool]", tool_choice="str | ToolChoice", messages="list[Message]",
-    system="str | list[Part]", input="str | list[Item | str]", prediction="Message", text="TextConfig",
-    output_config="TextConfig", output_format="Form", metadata="Metadata",
+    "Inside", stream_options="StreamOptions", response_format="Member", structured_outputs="Outputs", thinking="Reasoning",
+    reasoning="Reasoning", tools="list[Member]", tool_choice="str | Member", messages="list[Message]",
+    system="str | list[Member]", input="str | list[Member | str]", prediction="Message", text="TextConfig",
+    output_config="TextConfig", output_format="Member", metadata="Metadata",
 )  # fmt: skip
 
 
