@@ -46,16 +46,6 @@ CALLS = [
 OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
 
 
-def test_options_of_ollama_are_done_refused_or_of_loading():
-    for name in ("mirostat", "repeat_last_n"):
-        with pytest.raises(InputError, match=rf"^{name} "):
-            records(OllamaText, options={name: 2})
-    loading = dict.fromkeys(
-        ["num_ctx", "num_batch", "num_gpu", "use_mmap", "num_thread", "num_keep"], 8
-    )
-    assert records(OllamaText, options=loading) == records(OllamaText)
-
-
 def method_of(where, name):
     try:
         found = import_module(where)

@@ -72,13 +72,6 @@ def test_blocks_are_the_messages_of_a_chat(client, server):
     assert answer.content[0].text == said
 
 
-def test_tokens_are_counted_before_they_are_asked(client):
-    options = {"system": "You add.", "tools": [TOOL]}
-    counted = client.messages.count_tokens(model="tiny", messages=TURNS, **options)
-    used = ask(client, TURNS, max_tokens=1, **options).usage
-    assert counted.input_tokens == used.input_tokens + used.cache_read_input_tokens > 50
-
-
 def test_what_has_no_room_is_counted_and_refused_in_words_that_clients_know(client):
     """An agent counts to know whether there is room; the error has both numbers."""
     turns = asked("x" * 3000)["messages"]
@@ -116,11 +109,13 @@ def thinker(serve, anthropic_of, tmp_path):
 
 
 def test_thinking_may_be_turned_off(thinker):
+    """A begun answer has none either."""
     on = ask(thinker, says="Hm.</think>Yes.")
     off = ask(thinker, says="Hm.</think>Yes.", thinking={"type": "disabled"})
     thought, text = on.content
     assert (thought.type, thought.thinking, text.text) == ("thinking", "Hm.", "Yes.")
-    assert [block.type for block in off.content] == ["text"]
+    for answer in (off, ask(thinker, BEGUN, max_tokens=8)):
+        assert [block.type for block in answer.content] == ["text"]
 
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "add"}])
@@ -255,8 +250,3 @@ def test_an_answer_goes_on_where_it_was_begun(client, server):
     assert chat(server, BEGUN) == text
     counted = client.messages.count_tokens(messages=BEGUN, model="tiny").input_tokens
     assert counted == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
-
-
-def test_a_begun_answer_is_no_thought(thinker):
-    assert [block.type for block in ask(thinker, max_tokens=8).content] == ["thinking"]
-    assert [block.type for block in ask(thinker, BEGUN, max_tokens=8).content] == ["text"]
