@@ -23,7 +23,7 @@ import msgspec
 
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 from pyspec.machine.files import as_text
-from pyspec.requests.bodies import Body, ChatBody, read_body, records_of
+from pyspec.requests.bodies import UNDONE, Body, ChatBody, decoded, read_body, records_of
 from pyspec.requests.records import CHAT, Record, unique
 from pyspec.text.parts import Failure
 
@@ -400,10 +400,10 @@ class _Kind(msgspec.Struct):
 
 
 def _own(text: str) -> Record:
-    body = msgspec.json.decode(text, type=LineBody)
+    body = decoded(LineBody, text.encode())
     record = _only(body, "" if body.id is None else str(body.id))
     given = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys()
-    for name in sorted(given - {*LineBody.__struct_fields__}):
+    for name in sorted(given - {*LineBody.__struct_fields__, *UNDONE}):
         _say_ignored(name[:40])
     return record
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
-from inspect import get_annotations
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
@@ -107,33 +104,6 @@ _TABLE: tuple[tuple[str, Undone], ...] = (
 UNDONE = {name: undone for names, undone in _TABLE for name in names.split()}
 """Every refused field of any kind of request."""
 
-if TYPE_CHECKING:
-    UndoneFields = RequestFields
-else:
-    UndoneFields = msgspec.defstruct(
-        "UndoneFields",
-        [(name, Any, None) for name in UNDONE],
-        bases=(RequestFields,),
-        kw_only=True,
-    )
-
-
-@cache
-def refused(kind: Any) -> tuple[str, ...]:
-    """The fields that a kind of request refuses: those in UNDONE that it does not declare."""
-    own = takewhile(lambda each: each is not UndoneFields, kind.__mro__)
-    declared = {name for each in own for name in get_annotations(each)}
-    return tuple(name for name in UNDONE if name not in declared)
-
-
-def refuse_undone(body: Any) -> None:
-    """Raise InputError where a body uses an unsupported field."""
-    for name in refused(body.__class__):
-        value = getattr(body, name)
-        if value is not None and UNDONE[name].asks(value):
-            kind = ThreadUnsupported if name == "thread" else InputError
-            raise kind(f"{name} is not supported", UNDONE[name].hint)
-
 
 # -- types of members at any depth -------------------------------------------------------------------------------------
 
@@ -184,7 +154,7 @@ Inside = _shape(
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 
-class Body(UndoneFields, kw_only=True):
+class Body(RequestFields, kw_only=True):
     """Fields of all kinds of request. Names and meanings are OpenAI's; top_k, min_p and grammar are llama.cpp's.
 
     json_schema is llama-server's; structured_outputs and repetition_penalty are vLLM's; enable_thinking is
@@ -226,6 +196,20 @@ class Body(UndoneFields, kw_only=True):
     @property
     def n_prompts(self) -> int:
         return 1
+
+    @classmethod
+    def refused(cls) -> list[str]:
+        """The fields that this kind of request refuses: those in UNDONE that it does not declare."""
+        return [name for name in UNDONE if name not in cls.__struct_fields__]
+
+    @classmethod
+    def refuse(cls, given: Mapping[str, Any]) -> None:
+        """Raise InputError where a request has an unsupported field."""
+        for name in cls.refused():
+            value = given.get(name)
+            if value is not None and UNDONE[name].asks(value):
+                kind = ThreadUnsupported if name == "thread" else InputError
+                raise kind(f"{name} is not supported", UNDONE[name].hint)
 
     def records(self) -> list[Record]:
         """A record without an id for each prompt. Raises InputError, or any error of a malformed body."""
@@ -397,10 +381,10 @@ def read_body(path: str, data: bytes | msgspec.Raw) -> Body:
 
 
 def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
-    """A body of this type, whose members have their types at any depth. Raises InputError."""
-    data = bytes(data).removeprefix(BOM_UTF8)
+    """A body of this type, whose members have their types at any depth. Raises InputError, also for what it refuses."""
     try:
-        body = msgspec.json.decode(data, type=kind)
+        given = msgspec.json.decode(bytes(data).removeprefix(BOM_UTF8))
+        body = msgspec.convert(given, kind, str_keys=True)
         msgspec.convert(body, Inside, from_attributes=True)
     except RecursionError:
         raise InputError("the body is nested too deep") from None
@@ -408,13 +392,14 @@ def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
         raise InputError(f"the body cannot be understood: {error}") from None
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise InputError(f"the body is not JSON in UTF-8: {error}") from None
+    if isinstance(body, Body):
+        body.refuse(given)
     return body
 
 
 def records_of(body: Body) -> list[Record]:
     """A record without an id for each prompt of a body. Raises InputError, whatever is wrong with the body."""
     try:
-        refuse_undone(body)
         return body.records()
     except KeyError as error:
         raise InputError(f"the body lacks {str(error)[:200]}") from error

@@ -6,7 +6,7 @@ https://github.com/ollama/ollama/blob/main/docs/api.md
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from time import time
@@ -35,8 +35,6 @@ class OllamaOptions(RequestFields, kw_only=True):
 
     stop: str | list[str] | None = None
     num_predict: int | None = None
-    mirostat: Any = None
-    repeat_last_n: Any = None
 
 
 class OllamaBody(Body):
@@ -57,6 +55,10 @@ class OllamaBody(Body):
         if self.max_tokens == _AS_MUCH_AS_FITS:
             self.max_tokens = -1
         self.stream = self.stream is not False  # the default is to stream
+
+    @classmethod
+    def refuse(cls, given: Mapping[str, Any]) -> None:
+        super().refuse({**(given.get("options") or {}), "num_ctx": None, **given})
 
     @property
     def unasked(self) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyspec.errors import InputError
-from pyspec.requests.bodies import UNDONE, ChatBody, CompletionBody, decoded, records_of, refused
+from pyspec.requests.bodies import UNDONE, ChatBody, CompletionBody, decoded, records_of
 from pyspec.serve.completions import InfillBody
 from pyspec.serve.fleet import EmbeddingBody
 from pyspec.serve.messages import CountBody, MessagesBody
@@ -58,7 +58,7 @@ def method_of(where, name):
 
 def listed(kind, field):
     """How a field of this kind of request is treated; None if nobody has thought of it."""
-    if field in refused(kind):
+    if field in kind.refused():
         return "refused"
     if field in SAMPLES and (field in UNDONE or field not in kind.__struct_fields__):
         return "harmless"
@@ -155,7 +155,7 @@ NOTHING = {
 @pytest.mark.parametrize("field", UNDONE)
 def test_a_refused_field_is_refused_by_its_name_unless_it_asks_for_nothing(field):
     """Programs send their defaults."""
-    kinds = [kind for kind in ASKED if field in refused(kind)]
+    kinds = [kind for kind in ASKED if field in kind.refused()]
     assert kinds
     for kind in kinds:
         with pytest.raises(InputError, match=rf"^{field} .*\(.+\)$"):

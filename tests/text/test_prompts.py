@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.errors import InputError
-from pyspec.requests.bodies import ChatBody, records_of
 from pyspec.text.prompts import ControlWords, FillIn, OtherFile
 
 MARKS = ("<pre>", "<suf>", "<mid>", "<rep>", "<sep>")
@@ -73,8 +72,6 @@ def test_what_has_no_such_tokens_refuses(open_llama, tiny_ascii):
     with opening(tiny_ascii) as start:
         told = ask(start(), "/infill", 400, input_prefix="a", input_suffix="b")
     assert "no tokens for filling in" in told["error"]["message"]
-    with pytest.raises(InputError, match="suffix is not supported"):
-        records_of(ChatBody(messages=[{"role": "user", "content": "a"}], suffix="b"))
 
 
 @pytest.fixture(scope="module")
