@@ -104,26 +104,19 @@ def test_reader_that_never_reads_is_given_up(serve, monkeypatch):
     stuck.close()
 
 
-def test_a_client_that_goes_inside_its_body(serve):
+def test_a_client_that_goes_inside_its_body(serve, monkeypatch, caplog):
     """Nothing is said of it: with a traceback in the log for each, a log is soon full."""
     server = serve()
-    said = []
-    log = logging.getLogger("uvicorn.error")
-    handler = logging.Handler()
-    handler.emit = said.append
-    log.addHandler(handler)
-    try:
-        half = socket.create_connection(("127.0.0.1", server.port))
-        half.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
-        )
-        wait(lambda: server.tasks)
-        half.close()
-        wait(lambda: not server.tasks)
-    finally:
-        log.removeHandler(handler)
-    assert [record.getMessage() for record in said] == []
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "handlers", [caplog.handler])
+    half = socket.create_connection(("127.0.0.1", server.port))
+    half.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+    )
+    wait(lambda: server.tasks)
+    half.close()
+    wait(lambda: not server.tasks)
+    assert caplog.messages == []
     assert post(server, body())[0] == 200
 
 
