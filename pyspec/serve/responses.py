@@ -222,6 +222,7 @@ def flat_choice(choice: Any, tools: Iterable[ClientTool]) -> Any:
 def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
     """An item's call in a chat's format. Raises InputError."""
     kind = item["type"].removesuffix("_call")
+    given: Any  # a text, or an object
     if kind == _SEARCH:
         name, given = kind, {k: each for k, each in item["arguments"].items() if each is not None}
     else:
