@@ -35,7 +35,7 @@ import llama_cpp
 
 from pyspec.engine.options import AnswerOptions
 from pyspec.errors import EngineError, OptionError
-from pyspec.gguf.check import extra_buffers
+from pyspec.gguf.check import check_model
 from pyspec.gguf.kinds import EAGLE3, kind_of_draft
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.options import Sampling
@@ -199,7 +199,7 @@ def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Serve
 
 
 class PlainLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
-    """The baseline of comparisons: plain `llama_cpp.Llama` with extra buffers, for which it has no argument."""
+    """The baseline of comparisons: plain `llama_cpp.Llama`, with extra buffers unless a trial of its file crashes with them."""
 
     @property
     def model_params(self) -> Any:
@@ -208,7 +208,7 @@ class PlainLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
 
     @model_params.setter
     def model_params(self, params: Any) -> None:
-        params.use_extra_bufts = extra_buffers()
+        params.use_extra_bufts = check_model(self.model_path)
         self._model_params = params
 
 
