@@ -22,7 +22,6 @@ from measure.synthetic import planted
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import GoodputPolicy
-from pyspec.draft.policies import Length, make_policy
 from pyspec.draft.row_times import expand
 from pyspec.draft.types import LOOKUP, Draft, Outcome, Place, SeqOutcome
 
@@ -70,18 +69,6 @@ def test_a_stall_of_the_machine_costs_no_drafts():
     stalled = player.play(texts(0.8))
     assert sum(stalled.drafted) > 0.8 * stalled.rounds
     assert abs(sum(stalled.drafted) / stalled.rounds - sum(quiet.drafted) / quiet.rounds) < 0.03
-
-
-def test_a_long_prompt_is_not_read_for_a_few_tokens():
-    truth = costs(Q4_K_M, 0.2)
-    policy = fresh(truth, 0.2)
-    Player(policy, truth).play(texts(0.9, 4, prompt=30))
-    drafted = {}
-    for prompt in (30, 3000):
-        policy.begin_answer()
-        policy.observe(Outcome([SeqOutcome(0, 0, 0)], 10.0, 1))
-        drafted[prompt] = policy.plan([Place(0, 60, prompt, 60, prompt)]).lengths[0]
-    assert drafted == {30: 16, 3000: 0}
 
 
 @pytest.mark.parametrize("card", [False, True])
@@ -165,25 +152,6 @@ def test_hostile_rounds_never_break_the_choice(rounds):
         seen = [SeqOutcome(0, g, min(accepted, g))]
         policy.observe(Outcome(seen, ms, 1 + g, ms, n, ms, n, ms))
     assert all(math.isfinite(v) for v in policy.stats().values() if isinstance(v, float))
-
-
-def test_several_sequences_share_the_rows():
-    for chances in ([0.2 + 0.09 * i for i in range(8)], [0.9] * 64):
-        flat = expand({1: 10.0, 64: 11.0})
-        policy = GoodputPolicy(known_curve({0: flat}, flat, flat), auto=False)
-        policy.plan([Place(i, 16) for i in range(len(chances))])
-        lengths = policy.choose([Draft(i, 4, [p] * 4) for i, p in enumerate(chances)])
-        assert (len(lengths), lengths[-1]) == (len(chances), 4)
-        assert all(0 <= g <= 4 for g in lengths)
-    assert lengths == [4] * 64
-
-
-def test_the_price_of_time_lengthens_nothing_for_free():
-    """On an expensive curve `companion` may draft, but verifies nothing that is unlikely."""
-    table = expand({n: 10.0 * n for n in range(1, 65)})
-    policy = make_policy(Length("companion"), known_curve({0: table}, table, table))
-    policy.plan([Place(0, 8)])
-    assert policy.choose([Draft(0, 3, [0.5] * 3)]) == [0]
 
 
 def test_a_sequence_with_much_to_read_waits_while_the_others_draft():

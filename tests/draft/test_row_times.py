@@ -80,16 +80,6 @@ def test_a_count_between_two_is_believed_to_be_so_in_its_cost():
     assert [believed[n] for n in (2, 3, 12)] == pytest.approx([14.0, 18.0, 32.0], rel=0.01)
 
 
-def test_half_of_a_surprise_is_believed_of_a_long_reading():
-    """It is paid for before it brings anything: half in ratios, whatever one row takes."""
-    for one in (1.0, 10.0):
-        curve = RowTimes({0: [0.0, *(0.2 * one * (n + 4) for n in range(1, 65))]})
-        curve.observe(1, one)
-        before = curve.time(100)
-        curve.observe(100, 4.0 * before)
-        assert curve.time(100) == pytest.approx(2.0 * before, rel=0.01)
-
-
 @given(st.lists(st.sampled_from([1.0, 1.0, 1.0, 1.0, 5.0, 20.0]), min_size=20, max_size=200))
 def test_stalls_make_no_rows_dearer_than_single_ones(stalls):
     taken = {1: 3.0, 2: 4.6, 3: 6.0, 31: 48.0}

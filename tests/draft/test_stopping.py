@@ -103,23 +103,6 @@ def test_the_gain_of_drafting_has_the_right_sign():
     assert draft_floors(verify, 0.1, 1.0, sure, [0.002])[1] == pytest.approx(-0.1, abs=0.01)
 
 
-rising = st.lists(st.floats(0.1, 9.0), min_size=13, max_size=13).map(
-    lambda steps: [sum(steps[: n + 1]) for n in range(13)]
-)
-"""Times of which each row more costs something."""
-
-
-@given(st.lists(chance, max_size=12), rising, price, st.floats(1.01, 4.0))
-def test_more_expensive_time_lengthens_nothing(acceptance, verify, at, times):
-    chain = survivals(acceptance)
-    cheap, expensive = (best_length(chain, verify, price) for price in (at, times * at))
-    assert expensive <= cheap
-    chains = [chain[:4], survivals(acceptance[4:8]), []]
-    rows = [0.0, *verify]
-    cheap, expensive = (sum(allocate(chains, rows, price)) for price in (at, times * at))
-    assert expensive <= cheap
-
-
 def expected(step, at, likely):
     """Floors and gain, where every second token is accepted with a chance `likely`, and the others with 0.3."""
     nexts = np.array([0.5, 0.5]), np.array([0.5, 0.5])

@@ -1,20 +1,42 @@
-"""What was said before: the index against a slow twin, owners, and the limit of tokens."""
+"""Prompt lookup and the memory of what was said before, against a slow twin; and llama-cpp-python's draft models."""
 
+from collections import Counter
+
+import numpy as np
 import pytest
-from helpers.texts import slow_draft
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-from pyspec.draft.lookup import LookupDrafter, Memory, TextIndex
+from pyspec.draft.lookup import SHORTEST_MATCH, ForeignDrafter, LookupDrafter, Memory, TextIndex
 from pyspec.errors import OptionError
 
 texts = st.lists(st.integers(0, 3), max_size=40)
 
+START = -1
+"""Stands before each text, and nowhere else."""
+
+
+def follower(beginnings, grown):
+    """The token that came most often behind the longest known end of a text, the latest of equals, and that end's length."""
+    for n in range(len(grown), SHORTEST_MATCH - 1, -1):
+        matched = n - (n == len(grown))  # START is none of a text's tokens
+        end = tuple(grown[-n:])
+        after = [beginning[-1] for beginning in beginnings if beginning[-1 - n : -1] == end]
+        if after and matched >= SHORTEST_MATCH:
+            counts, last = Counter(after), {token: when for when, token in enumerate(after)}
+            return max(counts, key=lambda token: (counts[token], last[token])), matched
+    return None
+
 
 def twin_of(known, text, limit):
-    """What a search finds, and nothing of a match that drafts nothing."""
-    tokens, match = slow_draft(known, text, limit)
-    return tokens, match if tokens else 0
+    """What a search in all known texts, anew for each token, drafts behind this one; the length of the first end found."""
+    beginnings = dict.fromkeys((START, *one[:n]) for one in known for n in range(1, len(one) + 1))
+    grown, matches = [START, *text], []
+    while len(matches) < limit and (found := follower(beginnings, grown)):
+        grown.append(found[0])
+        matches.append(found[1])
+    return grown[1 + len(text) :], (matches or [0])[0]
 
 
 @given(st.lists(texts, max_size=4), texts, st.integers(1, 12))
@@ -121,3 +143,53 @@ def test_an_answer_that_goes_on_while_its_owner_starts_anew_is_followed():
 def test_a_memory_for_nothing_is_refused():
     with pytest.raises(OptionError):
         Memory(tokens=0)
+
+
+def test_ids_come_through():
+    """The model gets the text as an array of C ints and its answer becomes plain ints, no more than were asked for."""
+    seen = []
+
+    def model(ids):
+        seen.append((ids.dtype, ids.tolist()))
+        return np.arange(4, 13, dtype=np.intc)
+
+    proposal = ForeignDrafter(model).propose(0, [1, 2, 3], 3)
+    assert seen == [(np.dtype(np.intc), [1, 2, 3])]
+    assert proposal.tokens == [4, 5, 6]
+    assert all(type(token) is int for token in proposal.tokens)
+
+
+def test_prompt_lookup_of_llama_cpp_python():
+    """Its own prompt lookup drafts through the wrapper and lends it its name."""
+    drafter = ForeignDrafter(LlamaPromptLookupDecoding(max_ngram_size=2, num_pred_tokens=3))
+    assert drafter.name == "LlamaPromptLookupDecoding"
+    assert drafter.propose(0, [1, 2, 3, 4, 1, 2], 3).tokens == [3, 4, 1]
+
+
+@given(texts, texts, st.integers(0, 40))
+def test_growing_and_replaced_texts_draft_as_fresh_ones(first, second, shared):
+    drafter = LookupDrafter()
+    drafter.propose(0, first, 5)
+    other = first[:shared] + second
+    assert drafter.propose(0, other, 5) == LookupDrafter().propose(0, other, 5)
+    grown = other + second
+    assert drafter.propose(0, grown, 5) == LookupDrafter().propose(0, grown, 5)
+
+
+def test_sequences_are_kept_apart_and_begin_anew():
+    drafter = LookupDrafter()
+    drafter.propose(0, [1, 2, 3, 1, 2], 3)
+    assert not drafter.propose(1, [1, 2], 3).tokens
+    assert list(drafter.propose(0, [1, 2, 3, 1, 2], 1).tokens) == [3]
+    drafter.begin(0)
+    assert list(drafter.propose(0, [4, 5, 6, 4, 5], 1).tokens) == [6]
+
+
+def test_a_text_that_moves_is_known_under_its_new_number():
+    """With what was expected of it; the text that had the number is over."""
+    drafter = LookupDrafter()
+    drafter.begin(5)
+    drafter.expect(5, [7, 8, 9, 10])
+    drafter.propose(1, [4, 4, 4], 2)
+    drafter.move(5, 1)
+    assert drafter.propose(1, [7, 8, 9], 2).tokens == [10]
