@@ -15,7 +15,6 @@ from itertools import product
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import msgspec
 
@@ -41,8 +40,6 @@ costs what a model of 7 billion parameters costs; the good draft is SmolLM2-135M
 Times plain are over plain decoding of the same batch, or of the same questions. "auto" decides by the draft's p alone, "auto,
 companion" may also ask the companion, "companion" always does; "margin" is "auto" under the margin rule. Empty cells were not
 measured."""
-_PRIVATE = re.compile(r"(?<![\w<.])/[\w.-]+/(?:[\w.-]+/)*| hostname=\"[^\"]*\"")
-"""Folders and the name of the machine, in what pytest wrote."""
 NO_CARD = "**No card was at hand yet: nothing here is measured.**"
 
 
@@ -56,7 +53,6 @@ def write(folder: Path = FOLDER) -> None:
         made(folder, cells), "## Sequences", sequences(cells), "## Comparisons", comparisons(compared),
         "## Flash attention", "Milliseconds of a decode by its rows, on / off.", attention(curves),
         "## Servers", *servers(served), "## Time outside decodes", outside(cells),
-        "## Tests on the card", tests(folder / "tests.xml"),
     ]  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "README.md").write_text(page_of("On a card", ABOUT, *parts), encoding="utf-8")
@@ -163,31 +159,14 @@ def servers(served: dict[int, ServeResults | None]) -> list[str]:
     return parts
 
 
-def tests(path: Path) -> str:
-    """How many passed, and the names of those that failed, with their first lines."""
-    if not path.exists():
-        return table(["passed", "failed", "skipped"], [["", "", ""]])
-    cases = list(ET.parse(path).iter("testcase"))  # noqa: S314 - pytest's own file
-    failed = [(case, bad) for case in cases for bad in case if bad.tag in ("failure", "error")]
-    skipped = sum(case.find("skipped") is not None for case in cases)
-    counts = [str(len(cases) - len(failed) - skipped), str(len(failed)), str(skipped)]
-    lines = [
-        f"- `{case.get('classname')}.{case.get('name')}`: {' '.join((bad.get('message') or '').split())[:200]}"
-        for case, bad in failed
-    ]
-    return "\n".join([table(["passed", "failed", "skipped"], [counts]), "", *lines]).rstrip()
-
-
 def take(out: Path, folder: Path = FOLDER) -> None:
-    """Copy raw results, without logs and this machine's paths."""
+    """Copy raw results, without logs."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {path.name: path for path in out.glob("*.json*")} | {"tests.xml": out / "tests.xml"}
+    found = {path.name: path for path in out.glob("*.json*")}
     found |= {f"{name}.json": out / name / "results.json" for name in COMPARED}
     for name, path in found.items():
-        if path.exists() and re.fullmatch(r"[\w-]+\.(jsonl?|xml)", name):
+        if path.exists() and re.fullmatch(r"[\w-]+\.jsonl?", name):
             copyfile(path, folder / name)
-    if (path := folder / "tests.xml").exists():
-        path.write_text(_PRIVATE.sub("", path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def main(words: Sequence[str] | None = None) -> None:
