@@ -27,13 +27,6 @@ def test_table_on_stdout_and_files_in_out(measuring, tmp_path):
     assert str(tmp_path) not in page
 
 
-def test_a_folder_has_to_be_named(measuring):
-    at = measuring.index("--out")
-    done = run(*measuring[:at], *measuring[at + 2 :])
-    assert done.returncode == 2
-    assert "--out is missing" in done.stderr
-
-
 def test_every_record_stands_for_itself(measuring, tmp_path):
     assert run(*measuring, "--modes", "plain", "--repeat", 2, "--seed", 7).returncode == 0
     records = read_run_records(tmp_path / "out" / "runs.jsonl")
@@ -56,13 +49,6 @@ def test_the_engine_is_part_of_the_setup(measuring, tmp_path):
     assert (other.returncode, "another setup" in other.stderr) == (1, True)
     peers = run(*measuring, "--peers", "llama_cpp", "-ctk", "f32")
     assert (peers.returncode, "--peers" in peers.stderr) == (2, True)
-
-
-def test_wrong_words_are_usage_errors(measuring):
-    done = run(*measuring, "--modes", "warp")
-    assert done.returncode == 2
-    assert "unknown mode 'warp'" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_page_tells_the_engine_without_folders():

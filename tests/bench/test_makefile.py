@@ -154,15 +154,3 @@ def test_each_command_of_a_card_is_accepted_by_its_program(read, tmp_path, monke
     named = {word for words in asked for word in words if ours.match(word)}
     assert {word for word in named if not (BENCH.parent / word).exists()} == set()
     assert len(asked) > 10
-
-
-@pytest.mark.parametrize("line", [
-    "python quality.py --variants strict+fixed:4,margin/kl=0.5+fixed:4 --out x",
-    "python compare.py --modes plain,doubtful --out x",
-    "python compare.py --peers server-draft-sampled --out x",
-    "python stretch.py $(pyspec models pull NAME --as q8_0) OUT --drops 4",
-    "python stretch.py $(pyspec models pull NAME --like q8_0) OUT", "gcc x.c",
-])  # fmt: skip
-def test_what_a_program_does_not_know_is_refused(read, line):
-    with pytest.raises((click.ClickException, PyspecError, SystemExit)):
-        [read(*words) for words in commands(line)]

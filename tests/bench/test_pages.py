@@ -31,50 +31,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_an_interval_is_over_questions(pages, folder):
-    """There is none where too few are known, as in older results."""
-    found = pages.runs(folder)["default"]
-    strict = next(s for s in found.summaries if s.who == "strict")
-    assert pages._interval(strict) == ""
-    strict.ratios = {"qa": [2.0, 2.2], "code": [0.5, 0.4]}
-    assert pages._interval(strict).endswith(", 4 questions)")
-
-
-@pytest.mark.parametrize("page", ["default", "default-t08"])
-def test_the_next_run_has_a_rival_without_drafts(page):
-    text = (ROOT / "bench" / "Makefile").read_text(encoding="utf-8")
-    wanted = f"results/{page}/results.json"
-    line = next(line for line in text.splitlines() if wanted in line and ":" in line)
-    rule = text.partition(line)[2].partition("\n\n")[0]
-    assert "--peers server,server-eagle3" in rule
-
-
-def test_a_row_says_where_a_figure_was_not_measured(pages):
-    """A page without ROUGE-L cannot be worse in it."""
-    rows = pages.rules_table(ROOT / "bench" / "results").splitlines()[2:]
-    found = pages.rules(ROOT / "bench" / "results")
-    names = [name for name in pages.RULES if name in found]
-    for name, row in zip(names, rows, strict=True):
-        margin = next(one for one in found[name].figures if one.who == "margin+fixed:4")
-        assert ("ROUGE-L not measured" in row) is ("ROUGE-L" not in margin.measures)
-
-
-def test_a_batch_stands_beside_batching_alone(pages):
-    known = pages.numbers(ROOT / "bench" / "results")
-    assert {"batch/bf16/plain:16", "batch/bf16/speculative:16"} <= known.keys()
-
-
-def test_drawn_drafts_are_set_against_greedy_ones(pages):
-    found = pages.rules(ROOT / "bench" / "results")["quality-good"]
-    strict, *others = found.figures
-    replace = pages.msgspec.structs.replace
-    greedy = replace(strict, who=f"{strict.who}+apart", length=strict.length / 1.25)
-    found.figures = [strict, *others, greedy]
-    assert pages._drawn("q", found) == {f"q/{greedy.who}/drawn": "+25"}
-    found.figures = [strict, replace(greedy, answers=1)]
-    assert pages._drawn("q", found) == {}
-
-
 def test_numbers_in_the_text_are_filled_in(pages, folder):
     text = "It is <!--= default/strict/worst -->9<!--/--> times.\n"
     new = pages.filled(text, folder)
@@ -89,15 +45,6 @@ def test_numbers_in_the_text_are_filled_in(pages, folder):
 def test_a_readme_that_cannot_be_filled_is_refused(pages, folder, text, words):
     with pytest.raises(InputError, match=words):
         pages.filled(text, folder)
-
-
-def test_redrawing_gives_the_same_files(pages, folder):
-    pages.redraw(folder)
-    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    for path in folder.rglob("*.svg"):
-        path.unlink()
-    pages.redraw(folder)
-    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
 def test_the_pages_show_the_results_of_this_repository(pages):

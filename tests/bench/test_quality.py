@@ -4,14 +4,11 @@ from functools import partial
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 from helpers import running
 from measure.quality import NATS, VARIETY, QualityResults
-from measure.variants import SideBySide
 from quality import quality
 
 from pyspec.cli.main import main
-from pyspec.engine.models import SideOptions
 
 run = partial(running.run, begin=partial(main, command=quality))
 
@@ -44,30 +41,3 @@ def test_seeds_are_joined_by_question_where_tokens_are_drawn(measuring, tmp_path
     assert (strict.answers, plain.answers, random.answers) == (6, 6, 3)
     assert strict.measures[VARIETY].mean == plain.measures[VARIETY].mean
     assert strict.measures[VARIETY].questions == 2
-
-
-def test_a_variant_that_means_nothing_is_a_usage_error(measuring, tmp_path):
-    done = run(*measuring, "--variants", "margin")
-    assert done.returncode == 2
-    assert "no fixed length" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_the_draft_goes_where_it_was_asked_to(measuring, tiny_ascii, tmp_path, monkeypatch):
-    made = []
-
-    class Watched(SideBySide):
-        placed = "3 of 3 layers on CARD0"
-
-        def __init__(self, *words, **options):
-            made.append(options)
-            super().__init__(*words, **options)
-
-    monkeypatch.setattr("quality.SideBySide", Watched)
-    own = ["--variants", "strict+fixed:4,plain", "--draft-ngl", "0", "-ctkd", "f32", "-ub", "64"]
-    done = CliRunner().invoke(quality, [*map(str, measuring), "--draft", str(tiny_ascii), *own])
-    assert done.exit_code == 0, done.output
-    assert "3 of 3 layers on CARD0\n" in done.stderr
-    assert made[0]["side_options"] == SideOptions(0, None, 0, None)
-    assert made[0]["n_ubatch"] == 64
-    assert "draft_type_k 0, n_ubatch 64" in (tmp_path / "out" / "README.md").read_text()

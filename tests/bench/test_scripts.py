@@ -1,24 +1,14 @@
 """Every script of bench/ starts and does its work once, on something small."""
 
+import json
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from measure.records import ModelFile
 
 from pyspec.engine.profiles import read_prior
-
-BENCH = Path(__file__).parents[2] / "bench"
-TESTED = {
-    "attention", "batch", "common", "companion", "compare", "everyday", "grid", "llama_server", "long", "pages", "pair",
-    "pool", "quality", "replay", "returning", "serve", "stretch",
-}  # fmt: skip
-
-
-def test_no_script_is_without_a_test():
-    found = {path.stem for path in BENCH.glob("*.py")}
-    assert found == TESTED
 
 
 def test_attention_is_timed_in_turns(script, tiny_ascii, tmp_path, capsys):
@@ -29,6 +19,40 @@ def test_attention_is_timed_in_turns(script, tiny_ascii, tmp_path, capsys):
     assert [row[1] for row in rows] == ["16", "40"]
     assert all(row[5] in ("on", "off") and float(row[6]) > 0 for row in rows)
     assert page.strip() == (tmp_path / "README.md").read_text().strip()
+
+
+def test_batches_are_over_the_loop_and_over_plain(script):
+    """And memory is what is left without the KV cells of both: 500 - 100 - 360 of 400."""
+    batch = script("batch")
+    seconds = {"loop": 2.0, "plain:1": 1.0, "speculative:1": 2.0, "plain:16": 0.5}
+    memory = {"loop": (400.0, 40.0), "plain:16": (500.0, 100.0)}
+    found = []
+    for name, time in seconds.items():
+        peak, kv = memory.get(name, (0.0, 0.0))
+        known = {"tokens": 100, "peak": peak, "kv": kv}
+        runs = [{**batch.NOT_KNOWN, **known, "rate": 100 / (time * k)} for k in (0.5, 1, 2)]
+        found.append({"name": name, **script("common").medians(runs)})
+    results = batch.BatchResults(
+        title="Batch", command="python bench/batch.py", day="2026-01-01", machine="a machine", threads=2,
+        target=ModelFile("t.gguf", "ab", 9), records=64, max_tokens=96, repeat=3, contenders=found,
+    )  # fmt: skip
+    rows = {line.split(" | ")[0].strip("| "): line for line in results.table().splitlines()}
+    assert "| 200.0 | 4.00 | 1.00 | 500 | 100 | +10 % |" in rows["plain:16"]
+    assert "| 50.0 | 1.00 | 0.50 |" in rows["speculative:1"]
+
+
+@pytest.mark.usefixtures("in_forks")
+def test_batches_of_every_contender_are_timed(script, tiny_ascii, questions, tmp_path, capsys):
+    asked = questions("abc 0", "abc 1", "abc 2")
+    few = ["--records", "3", "--tokens", "4", "--parallel", "2", "--threads", "1", "--repeat", "1"]
+    words = [str(tiny_ascii), str(asked), *few, "--ctx", "128", "--out", str(tmp_path / "tiny.json")]  # fmt: skip
+    script("batch").main(words)
+    found = json.loads((tmp_path / "tiny.json").read_text())["contenders"]
+    assert [one["name"] for one in found] == ["loop", "plain:2", "speculative:2"]
+    assert {one["tokens"] for one in found} == {12.0}
+    assert min(one["rate"] for one in found) > 0.0
+    assert "plain:2" in capsys.readouterr().out
+    assert (tmp_path / "README.md").exists()
 
 
 def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys):
@@ -72,11 +96,6 @@ def test_each_way_to_answer_has_a_speed(script, tiny_ascii, contender):
     llm.close()
     assert list(figures) == ["first", "pool", "stream"]
     assert all(speed > 0.0 for speed in figures.values())
-
-
-def test_what_a_pool_keeps_is_its_speed_over_the_first_threads(script):
-    one = {"name": "pyspec", "first": 80.0, "pool": 40.0, "stream": 20.0}
-    assert script("pool").PoolResults.kept(one) == 0.5
 
 
 @pytest.mark.usefixtures("in_forks")

@@ -56,38 +56,28 @@ def test_conversations_come_back(script, tiny_ascii, questions, tmp_path, capsys
     assert script("returning").command(own, "llama-server:0")[-2:] == ["--cache-ram", "0"]
 
 
-def test_errors_of_all_runs_are_told(script):
-    """A median of them would hide a run that failed."""
-    runs = [{"rate": rate, "errors": n} for rate, n in ((1.0, 0.0), (2.0, 5.0), (9.0, 0.0))]
-    assert script("common").medians(runs) == {"rate": 2.0, "errors": 5.0}
+def test_a_server_of_another_wheel_drafts_as_it_is_told(script, monkeypatch):
+    """By a stand-in for the wheel, which tests do not need."""
 
+    def side(**more):
+        threads = SimpleNamespace(n_threads=0), SimpleNamespace(n_threads=0)
+        return SimpleNamespace(cpuparams=threads[0], cpuparams_batch=threads[1], **more)
 
-@pytest.fixture
-def params(script, monkeypatch):
-    """What the server would be started with, by options; a stand-in for the wheel, which tests do not need."""
-    threads = lambda: SimpleNamespace(n_threads=0)  # noqa: E731
-    two = {"cpuparams": threads(), "cpuparams_batch": threads()}
-    draft = SimpleNamespace(mparams=SimpleNamespace(path=""), **two)
+    draft = side(mparams=SimpleNamespace(path=""))
+    found = side(model=SimpleNamespace(path=""), speculative=SimpleNamespace(draft=draft))
     kinds = SimpleNamespace(COMMON_SPECULATIVE_TYPE_NONE=0, COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3=4)
-    two = {"cpuparams": threads(), "cpuparams_batch": threads()}
-    found = SimpleNamespace(
-        model=SimpleNamespace(path=""), speculative=SimpleNamespace(draft=draft), **two
-    )  # fmt: skip
     wheel = SimpleNamespace(CommonParams=lambda: found, common_speculative_type=kinds)
     monkeypatch.setitem(sys.modules, "xllamacpp", wheel)
-    module = script("llama_server")
-    return lambda *words: module.params(module.options().parse_args(["-m", "a.gguf", *words]))
+    server = script("llama_server")
 
+    def started(*words):
+        return server.params(server.options().parse_args(["-m", "a.gguf", *words]))
 
-def test_without_more_it_drafts_nothing(params):
-    found = params("-c", "512", "-np", "4", "-t", "3", "--port", "9")
-    assert (found.model.path, found.n_ctx, found.n_parallel, found.port) == ("a.gguf", 512, 4, 9)
-    assert (found.cpuparams.n_threads, found.speculative.types) == (3, [0])
-
-
-def test_a_draft_is_sampled_where_asked(params):
+    plain = started("-c", "512", "-np", "4", "-t", "3", "--port", "9")
+    assert (plain.model.path, plain.n_ctx, plain.n_parallel, plain.port) == ("a.gguf", 512, 4, 9)
+    assert (plain.cpuparams.n_threads, plain.speculative.types) == (3, [0])
     more = ["--spec-type", "draft-eagle3", "-md", "b.gguf", "--spec-draft-n-max", "2"]
-    greedy = params(*more).speculative.draft.probabilistic
-    found = params(*more, "--spec-draft-sampling", "probabilistic").speculative
-    assert (greedy, found.draft.probabilistic) == (False, True)
-    assert (found.types, found.draft.mparams.path, found.draft.n_max) == ([4], "b.gguf", 2)
+    assert started(*more).speculative.draft.probabilistic is False
+    drawn = started(*more, "--spec-draft-sampling", "probabilistic").speculative
+    assert (drawn.types, drawn.draft.mparams.path, drawn.draft.n_max) == ([4], "b.gguf", 2)
+    assert drawn.draft.probabilistic is True
