@@ -6,7 +6,7 @@ import pytest
 from measure.bench import Runner, run_bench
 from measure.contenders import Files, Ours, open_peer
 from measure.equal import first_differences
-from measure.errors import MeasureError, PeerMissing
+from measure.errors import PeerMissing
 from measure.questions import Question
 from measure.records import RunLog, TimedAnswer, describe, read_run_records
 from measure.tasks import Options, Task, parse_modes
@@ -115,20 +115,6 @@ def test_drawn_texts_are_compared_too(llm, tmp_path):
     assert results.differences == []
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert ("All were equal" in page, "Greedy answers" in page) == (True, False)
-
-
-def test_a_finished_run_only_writes_its_page_again(llm, tmp_path, monkeypatch):
-    task = Task(QUESTIONS, parse_modes("plain"), OPTIONS, tmp_path, peers=["llama_cpp"])
-    first = run_bench(llm, task, lambda *_: None, print)
-    monkeypatch.setattr("measure.bench.open_peer", None)
-    again = run_bench(llm, task, lambda *_: None, print)
-    assert again.summaries == first.summaries
-
-
-def test_nothing_to_measure_is_refused(llm, tmp_path):
-    task = Task(QUESTIONS, parse_modes("model+strict"), OPTIONS, tmp_path)
-    with pytest.raises(MeasureError, match="no draft model"):
-        run_bench(llm, task, lambda *_: None, print)
 
 
 def test_lookup_peer_answers_like_plain(llm, tiny_ascii, tmp_path):

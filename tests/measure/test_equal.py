@@ -1,5 +1,7 @@
 """Answers that must be equal: where they part, and what is forgiven."""
 
+from copy import deepcopy
+
 import msgspec
 import numpy as np
 import pytest
@@ -8,13 +10,11 @@ from measure.bench import Runner
 from measure.contenders import Ours
 from measure.equal import choices, demand_equal, equality, first_differences
 from measure.errors import UnequalOutputs
-from measure.logits import nats_of, row_after
 from measure.questions import Question
-from measure.records import Difference, RunRecord
+from measure.records import Difference, RunLog
 from measure.tasks import Options, parse_mode
 
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.sampling.options import Sampling
 from pyspec.text.template import ChatTemplate
 
 
@@ -79,27 +79,10 @@ def test_a_token_alone_after_truncation_is_the_least_near_tie(open_llama, tiny_a
     assert "truncation leaves the target one token" in str(again)
 
 
-def test_nats_are_minus_the_log_probability():
-    row = np.array([1.0, 3.0, -2.0], dtype=np.float32)
-    p = np.exp(row) / np.exp(row).sum()
-    assert nats_of(row, 2) == pytest.approx(-np.log(p[2]), rel=1e-6)
-
-
-def test_forced_rows_choose_the_greedy_answer(open_llama, tiny_target):
-    llm = open_llama(tiny_target)
-    prompt = [5, 6, 7]
-    steps = llm.steps(prompt, Sampling(temperature=0.0), max_tokens=9)
-    answer = [token.id for step in steps for token in step.tokens]
-    rows = [row_after(llm, [*prompt, *answer[:i]]) for i in range(len(answer))]
-    assert [int(row.argmax()) for row in rows] == answer
-
-
 ANIMALS = "Write a long list of animals and where they live."
 QUESTIONS = [Question(1, "qa", [ANIMALS, "And of trees?"])]
-
-
-SIZES = [10, pytest.param(48, marks=pytest.mark.slow)]
-"""Tokens of an answer. Greedy ones; of drawn ones half as many."""
+SIZES = [(10, 0.0), (5, 0.8), *(pytest.param(each, marks=pytest.mark.slow) for each in ((48, 0.0), (24, 0.8)))]  # fmt: skip
+"""Tokens of an answer, and the temperature."""
 
 
 @pytest.fixture(scope="module")
@@ -113,104 +96,34 @@ def exact_llm(smollm2):
 
 
 @pytest.fixture(scope="module", params=SIZES)
-def answered(request, exact_llm):
+def answered(request, exact_llm, tmp_path_factory):
+    n, temperature = request.param
+    setup = msgspec.structs.replace(SETUP, temperature=temperature)
     names = ("plain", "fixed:3+strict", "fixed:7+strict")
-    modes = [Ours(exact_llm, parse_mode(name)) for name in names]
-    journal = Journal()
-    how = Options(max_tokens=request.param, warm_up=0)
-    Runner(exact_llm, modes, how, journal).run(QUESTIONS)
-    return exact_llm, journal.records
+    modes = [Ours(exact_llm, parse_mode(name), temperature) for name in names]
+    how = Options(max_tokens=n, warm_up=0, temperature=temperature)
+    journal = RunLog(tmp_path_factory.mktemp("answered") / "runs.jsonl", setup)
+    return exact_llm, Runner(exact_llm, modes, how, journal).run(QUESTIONS), how
 
 
-class Journal:
-    """Keeps records in memory."""
-
-    setup = SETUP
-
-    def __init__(self):
-        self.records: list[RunRecord] = []
-
-    def has(self, *_):
-        return False
-
-    def add(self, record):
-        self.records.append(record)
-
-
-def test_rounds_are_recorded_whole(answered):
-    for one in answered[1]:
-        for answer in one.turns:
-            assert sum(emitted for _, emitted in answer.rounds) == len(answer.tokens)
-            assert all(rows >= emitted for rows, emitted in answer.rounds)
-
-
-@pytest.mark.parametrize("mode", range(3))
-def test_the_rows_of_each_round_make_every_choice_again(answered, mode):
+def test_the_rows_of_each_round_make_every_choice_again(answered):
     """Also behind refused drafts, in whose places other tokens stand, and in a second turn."""
-    llm, records = answered
-    rounds = [each for turn in records[mode].turns for each in turn.rounds]
-    assert any(rows > emitted for rows, emitted in rounds) is (mode > 0)
-    turns = asked(llm, records[mode])
-    for number, (_, answer) in enumerate(turns):
-        assert choices(llm, turns[: number + 1]) == answer.tokens
-
-
-def test_a_replay_reads_no_accepted_token_again(answered, monkeypatch):
-    """They stay as their round's decode left them: read again, with other rows, they would round otherwise."""
-    llm, records = answered
-    engine, read = llm.session.engine, []
-    prefill = engine.prefill
-    monkeypatch.setattr(engine, "prefill", lambda *how: read.append(how) or prefill(*how))
-    prompt, answer = asked(llm, records[1])[0]
-    choices(llm, [(prompt, answer)])
-    assert [upto for _, _, upto, _ in read] == [len(prompt) - 1]
+    llm, records, how = answered
+    template = ChatTemplate.of(llm)
+    for one in records:
+        before = [turn.tokens for turn in one.turns]
+        prompts = [QUESTIONS[0].prompt(template, before[:i]) for i in range(len(before))]
+        turns = list(zip(prompts, one.turns, strict=True))
+        for number, (prompt, answer) in enumerate(turns):
+            assert choices(llm, turns[: number + 1], how.sampling(prompt)) == answer.tokens
+    rounds = [each for one in records for turn in one.turns for each in turn.rounds]
+    assert how.temperature or any(rows > emitted for rows, emitted in rounds)
 
 
 def test_a_token_that_rounding_does_not_make_is_told(answered):
-    llm, records = answered
-    plain, other = records[0], msgspec.convert(msgspec.to_builtins(records[1]), RunRecord)
-    wrong = list(plain.turns[0].tokens)
-    place = len(wrong) * 5 // 6
-    wrong[place] = int(rows_of(llm, plain, place).argsort()[-2])  # the runner-up
-    other.turns[0].tokens = wrong
-    other.turns[0].rounds = plain.turns[0].rounds
-    (found,) = equality(llm, [plain, other], QUESTIONS)
-    assert (found.place, found.rounding) == (place, False)
-
-
-def rows_of(llm, record, place):
-    prompt, answer = asked(llm, record)[0]
-    return row_after(llm, [*prompt, *answer.tokens[:place]]).copy()
-
-
-def asked(llm, record):
-    template = ChatTemplate.of(llm)
-    before = [turn.tokens for turn in record.turns]
-    return [(QUESTIONS[0].prompt(template, before[:i]), t) for i, t in enumerate(record.turns)]
-
-
-@pytest.fixture(scope="module", params=SIZES)
-def drawn(request, exact_llm):
-    journal, hot = Journal(), Options(max_tokens=request.param // 2, warm_up=0, temperature=0.8)
-    journal.setup = msgspec.structs.replace(SETUP, temperature=0.8)
-    modes = [Ours(exact_llm, parse_mode(name), 0.8) for name in ("plain", "fixed:7+strict")]
-    Runner(exact_llm, modes, hot, journal).run(QUESTIONS)
-    return exact_llm, journal.records, hot
-
-
-@pytest.mark.parametrize("mode", range(2))
-def test_the_rows_of_each_round_make_every_draw_again(drawn, mode):
-    llm, records, hot = drawn
-    turns = asked(llm, records[mode])
-    for number, (prompt, answer) in enumerate(turns):
-        assert choices(llm, turns[: number + 1], hot.sampling(prompt)) == answer.tokens
-    assert choices(llm, turns) != turns[-1][1].tokens  # a greedy text is another
-
-
-def test_texts_are_compared_above_temperature_0(drawn):
-    llm, (plain, other), _ = drawn
-    demand_equal(equality(llm, [plain, other], QUESTIONS), set())
-    wrong = msgspec.convert(msgspec.to_builtins(plain), RunRecord)
+    llm, (plain, *others), _ = answered
+    demand_equal(equality(llm, [plain, *others], QUESTIONS), set())
+    wrong = deepcopy(plain)
     wrong.who = "strict"
     place = len(wrong.turns[0].tokens) * 5 // 8
     wrong.turns[0].tokens[place] += 1

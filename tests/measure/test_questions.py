@@ -18,11 +18,6 @@ def test_shipped_set_is_eight_kinds_of_six(tmp_path):
         load_questions(tmp_path / "none.jsonl")
 
 
-def test_spec_bench_lines_are_read():
-    (question,) = parse_questions([LINE % (81, b"writing"), b"", b"  "], "f")
-    assert (question.question_id, question.category, question.turns) == (81, "writing", ["a"])
-
-
 @pytest.mark.parametrize(("lines", "message"), [
     ([b"{"], "line 1"),
     ([LINE % (1, b"a"), LINE % (1, b"a")], "line 2: question 1 appears twice"),

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from helpers.making import SETUP, record, turn
 from measure.records import Difference
-from measure.report import SHOWN, Results, collect, gather, page, save_page
+from measure.report import collect, gather, page, save_page
 
 
 def results_records():
@@ -38,20 +38,6 @@ def test_own_ways_are_set_against_peers():
     assert "| plain | 2.00 |" in text
     assert "| strict | 4.00 |" in text
     assert "Against" not in page(results())
-
-
-def test_results_come_back_from_their_file(tmp_path):
-    save_page(results(), tmp_path)
-    saved = msgspec.json.decode((tmp_path / "results.json").read_bytes(), type=Results)
-    assert saved == results()
-
-
-def test_only_the_first_differences_are_kept():
-    found = [Difference("server", i, 0, 2, 3, 4, 0.01) for i in range(50)]
-    kept = collect(results_records(), found, title="t", command="c")
-    assert (len(kept.differences), kept.differing) == (50, 50)
-    assert page(kept).count("\n- ") < SHOWN + 10
-    assert "part from it: 50" in page(kept)
 
 
 def at(temperature, *, exact, found=0):

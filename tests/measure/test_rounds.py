@@ -12,7 +12,7 @@ from measure.tasks import Options, parse_mode
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.stopping import forecast
 from pyspec.engine.profiles import SideFile, prior_learned
-from pyspec.errors import InputError, ProfileError
+from pyspec.errors import InputError
 from pyspec.sampling.options import Sampling
 
 PROMPT = [5, 6, 7, 5, 6]
@@ -36,13 +36,6 @@ def test_every_position_but_the_first_has_a_model_chain_up_to_the_end(recorded):
     assert found.length == len(answer) == N
 
 
-def test_features_are_there_and_in_their_ranges(recorded):
-    _, _, found = recorded
-    for c in found.models.values():
-        assert len(c.p) == len(c.s) == len(c.a) == len(c.pc) == len(c.agree) == c.n > 0
-        assert all(0 <= x <= 1.0001 for x in [*c.p, *c.s, *c.a, *c.pc])
-
-
 def test_matches_are_those_of_fixed_verification(recorded):
     llm, answer, found = recorded
     model = found.models
@@ -58,13 +51,6 @@ def test_matches_are_those_of_fixed_verification(recorded):
     assert t == len(answer)
 
 
-def test_recording_changes_nothing(recorded):
-    llm, answer, _ = recorded
-    steps = llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N)
-    assert [token.id for step in steps for token in step.tokens] == answer
-    assert llm.last_speculation["verified"] > 0
-
-
 def test_what_is_written_is_read_again_and_other_content_refused(recorded, tmp_path):
     path = tmp_path / "rounds.gz"
     save_rounds(path, [recorded[2]])
@@ -73,12 +59,6 @@ def test_what_is_written_is_read_again_and_other_content_refused(recorded, tmp_p
         path.write_bytes(data)
         with pytest.raises(InputError, match="was not written by"):
             load_rounds(path)
-
-
-def test_recording_ends_when_its_time_is_up(recorded):
-    llm, _, _ = recorded
-    found = record_answer(llm, PROMPT, max_tokens=N, kmax=KMAX, until=0.0)
-    assert all(t < 2 for t in (*found.models, *found.lookups))
 
 
 def chain(t, n, matched, p=0.9):
@@ -124,8 +104,3 @@ def test_what_one_run_learned_joins_what_is_known(tmp_path, coupled):
     tables = known.coupled, known.calibration
     assert tables[not coupled] == second.calibration
     assert tables[coupled] == first.calibration
-
-
-def test_without_a_draft_there_is_nothing_to_write_a_prior_for():
-    with pytest.raises(ProfileError, match="no draft model"):
-        save_prior([], Acceptance(), coupled=False)

@@ -1,7 +1,5 @@
 """A policy played on texts, as the engine plays it."""
 
-import itertools
-
 import pytest
 from helpers.answers import Diary
 from helpers.making import FLAT, synthetic
@@ -11,13 +9,6 @@ from measure.simulate import Costs, Player, Times, fixed_speed
 from pyspec.draft.simple import FixedPolicy
 
 
-def test_calls_come_in_the_loops_order():
-    diary = Diary(2)
-    Player(diary, FLAT).play(synthetic(0.5, n=2))
-    assert diary.calls[:5] == ["begin_answer", "watch", "plan", "choose", "observe"]
-    assert diary.calls.count("begin_answer") == 2
-
-
 def test_the_lag_is_the_prompt_at_first_and_one_token_after_full_acceptance():
     """As the engine's KV has it: ten tokens of prompt, the last one aside, and the first round's token."""
     diary = Diary(2)
@@ -25,17 +16,6 @@ def test_the_lag_is_the_prompt_at_first_and_one_token_after_full_acceptance():
     assert diary.places[0].lag == 10
     assert {place.lag for place in diary.places[1:]} == {0, 1}
     assert diary.places[0].left == 59
-
-
-def test_a_draft_that_reads_states_reads_accepted_tokens_again():
-    """Its lag is what was accepted in the round before, and of a prompt no more than its window."""
-    diary = Diary(2)
-    (text,) = synthetic(0.8, window=4)
-    Player(diary, FLAT).play([text])
-    assert diary.places[0].lag == 4
-    moves = [after.depth - place.depth - 1 for place, after in itertools.pairwise(diary.places)]
-    assert [place.lag for place in diary.places[1:]] == moves
-    assert {0, 1, 2} == set(moves)
 
 
 def test_what_is_drafted_and_not_verified_is_kept():
@@ -65,15 +45,6 @@ def test_a_fixed_policy_is_as_fast_as_the_closed_form_says(window):
 def test_times_go_on_behind_their_last_point():
     times = Times({1: 1.0, 8: 2.0, 16: 4.0})
     assert [times(n) for n in (0, 1, 12, 16, 20)] == pytest.approx([0.0, 1.0, 3.0, 4.0, 5.0])
-
-
-@pytest.mark.parametrize("acceptance", [0.3, 0.7, 0.95])
-def test_no_fixed_length_is_faster_than_the_oracle(acceptance):
-    texts = synthetic(acceptance, n=3)
-    for step in (1.0, 20.0):
-        costs = Costs(FLAT.target, Times({1: step, 16: step}), FLAT.companion)
-        best = max(fixed_speed(texts, costs, k) for k in range(17))
-        assert oracle_speed(texts, costs) >= best
 
 
 def test_the_oracle_takes_a_wrong_token_where_more_rows_are_cheaper():
