@@ -1,13 +1,11 @@
 """A page in headless Chromium, driven through its own debugging protocol."""
 
-import base64
 import contextlib
 import http.client
 import json
-import os
 import shutil
-import socket
-import struct
+
+from websockets.sync.client import connect
 
 from helpers.waiting import DEADLINE_S, wait
 
@@ -21,23 +19,15 @@ class Gone(Exception):
 
 
 class Tab:
-    """One tab: the debugging protocol over a WebSocket, as far as it is needed here."""
+    """One tab: the debugging protocol, as far as it is needed here."""
 
     def __init__(self, port, url):
         connection = http.client.HTTPConnection("127.0.0.1", port)
         connection.request("PUT", f"/json/new?{url}")
-        path = json.loads(connection.getresponse().read())["webSocketDebuggerUrl"]
+        address = json.loads(connection.getresponse().read())["webSocketDebuggerUrl"]
         connection.close()
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
-        key = base64.b64encode(os.urandom(16)).decode()
-        where = "/" + path.split("/", 3)[3]
-        self._socket.sendall(
-            f"GET {where} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"
-            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
-        )
-        self._file = self._socket.makefile("rb")
-        while self._file.readline() != b"\r\n":
-            pass
+        self._ends = contextlib.ExitStack()
+        self._socket = self._ends.enter_context(connect(address, max_size=None, proxy=None))
         self._count = 0
 
     def evaluate(self, script):
@@ -49,12 +39,10 @@ class Tab:
 
     def call(self, method, **params):
         self._count += 1
-        data = json.dumps({"id": self._count, "method": method, "params": params}).encode()
-        mask = os.urandom(4)
-        head = b"\x81" + bytes([0x80 | 126]) + struct.pack(">H", len(data)) + mask
-        self._socket.sendall(head + bytes(b ^ mask[i % 4] for i, b in enumerate(data)))
+        asked = {"id": self._count, "method": method, "params": params}
+        self._socket.send(json.dumps(asked))
         while True:
-            answer = json.loads(self._frame())
+            answer = json.loads(self._socket.recv(DEADLINE_S))
             if answer.get("id") == self._count:
                 if "error" in answer:
                     raise Gone(answer["error"])
@@ -66,14 +54,6 @@ class Tab:
         self.call("Emulation.setDeviceMetricsOverride", **size)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", features=features)
-
-    def _frame(self):
-        _, size = self._file.read(2)
-        if size == 126:
-            (size,) = struct.unpack(">H", self._file.read(2))
-        elif size == 127:
-            (size,) = struct.unpack(">Q", self._file.read(8))
-        return self._file.read(size)
 
     def until(self, script):
         found = [None]
@@ -95,5 +75,4 @@ class Tab:
 
     def close(self):
         self.call("Page.close")
-        self._file.close()
-        self._socket.close()
+        self._ends.close()
