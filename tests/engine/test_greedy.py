@@ -16,7 +16,6 @@ import llama_cpp
 import numpy as np
 import pytest
 from helpers.answers import ask
-from helpers.parity import PROMPTS
 
 from pyspec._lib import address
 from pyspec.draft.lookup import LookupDrafter
@@ -25,6 +24,30 @@ from pyspec.engine.handle import Engine, Gate, Role
 from pyspec.engine.models import SideModel
 from pyspec.engine.round import Loop, Run
 from pyspec.sampling.verification import Strict
+
+PROMPTS = [
+    "The quick brown fox jumps over the lazy dog. The quick brown fox", "Once upon a time, in a small village by the sea,",
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    return", "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,",
+    "The capital of France is Paris. The capital of Germany is", "Q: What is 12 times 12?\nA:",
+    "Dear Sir or Madam,\n\nI am writing to", "The three primary colours are", "Water boils at 100 degrees. Explain why:",
+    "import numpy as np\n\ndef mean(values):", '{"name": "Ada", "born": 1815}\n{"name": "Alan", "born":',
+    "Translate to French: Good morning, my friend.", "Ingredients for pancakes:\n- flour\n- milk\n-", "In 1969, two astronauts",
+    "SELECT name, age FROM people WHERE", "The opposite of hot is cold. The opposite of up is",
+    "To be, or not to be, that is the question:", "Monday, Tuesday, Wednesday,", "A short poem about the rain:\n",
+    "<ul>\n  <li>One</li>\n  <li>Two</li>\n", "Roses are red, violets are blue,",
+    '{"name": "Ada", "age": 36, "city": "London"}\n{"name": "Grace", "age":', "The mitochondria is the powerhouse of",
+    "Repeat after me: la la la la la la la", "Step 1: Boil the water. Step 2: Add the pasta. Step 3:",
+    "<html>\n<head>\n<title>Test page</title>\n</head>\n<body>\n", "The three laws of robotics are as follows. First,",
+    "Newton's first law states that an object at rest", "a b c d e f g h i j k l m", "#include <stdio.h>\n\nint main(void) {\n",
+    "The train left the station at noon. Two hours later,", "Alice said: 'Hello, Bob.' Bob said: 'Hello, Alice.' Alice said:",
+    "The largest planet of the solar system is Jupiter; the smallest is",
+    "Summary: the meeting was about the budget. Action items:\n-",
+    "It was a dark and stormy night; the rain fell in torrents, except at",
+    "The word 'cat' in Spanish is 'gato', the word 'dog' is", "According to the weather forecast, tomorrow will be",
+    "\\begin{equation}\n  E = mc^2\n\\end{equation}\n\\begin{equation}\n", "Name: John Smith\nAddress: 12 Main Street\nPhone:",
+    "One morning the king woke up and found that his crown was",
+]  # fmt: skip
+"""Forty beginnings of texts: prose, code, tables, lists, questions."""
 
 N_SEQ, ROOM = 10, 256
 THREADS = int(os.environ.get("PYSPEC_TEST_THREADS", "1"))

@@ -7,7 +7,7 @@ near-tie: rows of one and of several round differently.
 import llama_cpp
 import numpy as np
 import pytest
-from helpers import parity, tiny, tiny_eagle
+from helpers import tiny, tiny_eagle
 
 from pyspec.llama.speculative import SpeculativeLlama
 
@@ -79,33 +79,12 @@ NEAR = 0.5
 def test_smollm2_differs_at_near_ties_alone(open_llama, open_plain, smollm2, draft):
     ours = open_llama(smollm2, draft=draft, length="fixed:4")
     theirs = open_plain(smollm2)
-    accepted = 0
-    for text in parity.PROMPTS[3:4]:
-        prompt = text.encode()
-        found, wanted = (ids(llm, prompt, {}, 0.0) for llm in (ours, theirs))
-        accepted += ours.last_speculation["accepted"]
-        place = next((i for i, (a, b) in enumerate(zip(found, wanted)) if a != b), None)
-        if place is not None:
-            theirs.reset()
-            theirs.eval([*theirs.tokenize(prompt), *wanted[:place]])
-            row = llama_cpp.llama_get_logits_ith(theirs.ctx, -1)
-            assert abs(row[found[place]] - row[wanted[place]]) < NEAR
-    assert accepted > 3
-
-
-@pytest.mark.slow
-def test_answers_are_the_originals(smollm2):
-    """20 prompts, 2 temperatures, 3 drafts."""
-    assert all(parity.compare(smollm2, parity.DRAFTS, 20, 48, 1))
-
-
-@pytest.mark.parametrize("rows", [1, 4])
-def test_a_choice_is_made_again_by_the_rows_it_had(open_plain, tiny_target, rows):
-    """Rounds of one token each, alone or beside refused ones: the original's own choice, and no other."""
-    llm = open_plain(tiny_target)
-    for temperature in parity.TEMPERATURES:
-        theirs = parity.answer(llm, "abc", temperature, 12)
-        rounds = [(rows, [token]) for token in theirs]
-        assert [
-            parity.made_again(llm, "abc", temperature, rounds, at) for at in range(12)
-        ] == theirs
+    prompt = b"1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,"
+    found, wanted = (ids(llm, prompt, {}, 0.0) for llm in (ours, theirs))
+    assert ours.last_speculation["accepted"] > 3
+    place = next((i for i, (a, b) in enumerate(zip(found, wanted)) if a != b), None)
+    if place is not None:
+        theirs.reset()
+        theirs.eval([*theirs.tokenize(prompt), *wanted[:place]])
+        row = llama_cpp.llama_get_logits_ith(theirs.ctx, -1)
+        assert abs(row[found[place]] - row[wanted[place]]) < NEAR
