@@ -159,17 +159,6 @@ def test_an_end_anywhere_is_the_end(open_llama, both, ends, theta, lasts):
     assert inside > 5  # drafted tokens that were accepted, and the end
 
 
-def test_an_end_anywhere_ends_the_command(command, ends):
-    _, reference, _ = command()
-    lengths = set()
-    for k in ends.each(step=5):
-        code, text, _ = command()
-        assert code == 0
-        assert reference.startswith(text.rstrip("\n")), k
-        lengths.add(len(text))
-    assert len(lengths) > 3
-
-
 @lasting
 def test_a_failing_allocation_is_one_error(open_llama, both, allocations, lasts):
     reference = ask(open_llama(**both), PROMPT).ids
@@ -187,15 +176,3 @@ def test_a_failing_allocation_is_one_error(open_llama, both, allocations, lasts)
             assert ask(llm, PROMPT).ids == reference, k
             llm.close()
     assert min(errors, k) > 5
-
-
-@lasting
-def test_a_failing_allocation_is_one_sentence(command, allocations, lasts):
-    _, reference, _ = command()
-    errors = 0
-    for k in allocations.each(lasts, 4):
-        code, text, said = command()
-        errors += code
-        assert code == 1 if said.startswith("pyspec: ") else text == reference, (k, said)
-        assert "Traceback" not in said
-    assert errors > 2

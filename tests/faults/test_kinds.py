@@ -1,7 +1,5 @@
 """Models that are no decoders, and those that know so many positions and no more: a sentence, never the process' end."""
 
-import logging
-
 import pytest
 from faults.cases import load
 from helpers import tiny_positions
@@ -30,20 +28,6 @@ def test_an_answer_ends_with_the_positions(positions, draft, tmp_path):
         assert answer["usage"]["total_tokens"] >= positions - 1
         with pytest.raises(ContextOverflow):
             llm.eval([5] * 300)
-
-
-def test_the_smaller_context_is_said_once(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING, "pyspec"):
-        load(gpt2(tmp_path, 100), n_ctx=4096).close()
-    said = [line for line in caplog.messages if "positions" in line]
-    assert said == [
-        "'gpt2-100.gguf' has learned positions for 100 tokens, so its context has that many, not 4096"
-    ]
-
-
-def test_plain_ways_end_there_too(tmp_path):
-    with load(gpt2(tmp_path, 100), n_ctx=4096, logits_all=True) as llm:
-        assert llm.create_completion("abc", max_tokens=500, temperature=0)
 
 
 def test_a_batch_ends_with_the_positions(tmp_path):
@@ -101,12 +85,3 @@ def test_a_command_says_it(tmp_path, command):
     code, said = command(path)
     assert code == 1
     assert "'bert.gguf' is a bert model, which turns texts into embeddings" in said
-
-
-def test_an_embedder_embeds(tmp_path):
-    path = tiny_positions.bert(64).write(tmp_path / "bert.gguf")
-    with load(path, embedding=True, n_ctx=512, n_ubatch=16) as llm:
-        found = llm.create_embedding("a" * 200)["data"][0]["embedding"]
-        assert len(found) == tiny_positions.WIDTH
-        with pytest.raises(UnsupportedModel):
-            llm.create_completion("a")
