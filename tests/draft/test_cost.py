@@ -173,14 +173,6 @@ def test_a_curve_begins_with_what_this_machine_took_before():
     assert curve.draft.time(1) == pytest.approx(1.5)
 
 
-def test_steps_behind_a_short_catching_up_are_timed():
-    curve = CostCurve.prior(draft_share=0.1)
-    for _ in range(20):
-        took = curve.draft.time(3) + 9 * 1.5
-        curve.observe(seen(4, 20.0, t_draft=took, draft_steps=10, caught_up=2))
-    assert curve.draft.table()[1] == pytest.approx(1.5, rel=0.05)
-
-
 @given(st.floats(0.01, 0.5), st.integers(5, 12), st.integers(1, 4))
 def test_a_short_round_leaves_no_free_steps(more, steps, caught_up):
     """A round that took little longer than its reading was believed to take was faster as a whole: no step is nearly free."""

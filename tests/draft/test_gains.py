@@ -117,17 +117,6 @@ def test_after_short_answers_one_without_a_limit_is_taken_to_be_short():
     assert read == {10: False, 300: True}
 
 
-def test_a_text_of_which_few_tokens_were_asked_for_is_expected_to_have_them_all():
-    """Of fifty tokens asked for, fifty are left at the start; without a limit, fewer are counted on."""
-    drafted = {}
-    for left in (60, 1 << 30):
-        policy = measured()
-        for _ in range(40):
-            policy._drafting[0].used(0.3, 1.5)
-        drafted[left] = any(policy.plan([Place(0, 16, 1800, left, 50)]).lengths)
-    assert drafted == {60: True, 1 << 30: False}
-
-
 def test_threads_that_changed_are_thought_of_at_once():
     table = expand({1: 10.0, 2: 25.0, 64: 900.0})
     policy = GoodputPolicy(known_curve({0: table}, SIDE, SIDE))
@@ -221,27 +210,6 @@ def test_a_draft_that_was_not_verified_teaches_its_first_token():
     for _ in range(3):
         learn(learned, forecast(learned, found()), SeqOutcome(0, 0, 0, next_match=False))
     assert forecast(learned, found()).survival[0] < before
-
-
-def test_one_refused_draft_ends_no_drafting_where_drafts_win():
-    """A short text whose first draft is long and all wrong has lost more than its share; the texts before it won much."""
-    table = expand({1: 10.0, 64: 80.0})
-    policy = GoodputPolicy(known_curve({0: table}, [0.1 * t for t in table], table))
-
-    def go_on(depth, right):
-        (n,) = policy.plan([Place(0, 16, 1, 75 - depth, depth)]).lengths
-        if n:
-            (g,) = policy.choose([Draft(0, 8, [0.95] * 8)])
-            seen = [SeqOutcome(0, g, g if right else 0)]
-            policy.observe(Outcome(seen, table[g + 1], g + 1, 8.0, 8))
-        return n
-
-    for _ in range(3):
-        policy.begin_answer()
-        assert all(go_on(depth, right=True) for depth in range(50, 70, 5))
-    policy.begin_answer()
-    assert go_on(50, right=False)
-    assert go_on(51, right=True)
 
 
 def test_a_draft_that_pays_in_no_text_is_not_looked_at():

@@ -62,15 +62,6 @@ def test_auto_is_near_the_best_fixed_length_and_plain(points, acceptance, draft)
     assert speed >= 0.95 * fixed[0]
 
 
-def test_a_stall_of_the_machine_costs_no_drafts():
-    truth = costs(Q4_K_M, 0.1)
-    quiet = Player(fresh(truth, 0.1), truth).play(texts(0.8))
-    player = Player(fresh(truth, 0.1), truth, stalls={40: 5000.0})
-    stalled = player.play(texts(0.8))
-    assert sum(stalled.drafted) > 0.8 * stalled.rounds
-    assert abs(sum(stalled.drafted) / stalled.rounds - sum(quiet.drafted) / quiet.rounds) < 0.03
-
-
 @pytest.mark.parametrize("card", [False, True])
 def test_long_prompts_are_not_read_for_short_answers_however_good_the_draft(card):
     """Reading 750 tokens takes 33 to 65 tokens' time, ten times what is assumed of a card: two of twelve answers tell."""
