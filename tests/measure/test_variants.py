@@ -99,13 +99,6 @@ def test_random_deviates_as_often_as_it_is_told_and_drafts_nothing(answers):
     assert 0.0 < always[variant].speculation["relaxed_nats"] < 0.5 * len(always[variant].tokens)
 
 
-def test_a_margin_without_lookup_never_relaxes_what_lookup_drafts(answers):
-    free, rule = (f"margin/theta=0/gap=inf{setting}+fixed:4" for setting in ("", "/lookup=0"))
-    freely, not_at_all = answers(f"{free},{rule}", drafting="lookup").values()
-    assert freely.speculation["relaxed"] > not_at_all.speculation["relaxed"] == 0
-    assert answers(rule)[rule].speculation["relaxed"] > 0
-
-
 HOT = Sampling(temperature=2.0, top_k=0, seed=3)
 
 
