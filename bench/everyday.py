@@ -11,9 +11,9 @@ pair answers for the first time; `--kept warm` lets ten prompts of the other hal
 included. `said` is what the answers themselves say that drafts brought, where they say it. `drafting` and `rows` are what drafts
 cost, as shares of the answer's time after the prompt: making them, and the time of the target's decodes beyond as many of the
 plain answer. A prompt's figures are medians of its pairs'; the mean's interval is over prompts (95 %, Student's t). `--half 1` or
-`2` takes every other prompt: what is tuned on one half is reported on the other. `--beside N` keeps N processes busy that do
-nothing but arithmetic. Words after `--` go to both processes: with `-- --draft none` both do the same, and the table is the
-measure's own scatter. With `--out FOLDER` the page and its figures are written there.
+`2` takes every other prompt: what is tuned on one half is reported on the other. Words after `--` go to both processes: with
+`-- --draft none` both do the same, and the table is the measure's own scatter. With `--out FOLDER` the page and its figures are
+written there.
 """
 
 from __future__ import annotations
@@ -38,15 +38,8 @@ from pyspec.machine.files import cache_dir
 
 PROMPTS = Path(__file__).with_suffix(".txt")
 OPTIONS = {
-    "temp": "0,0.8",
-    "repeat": 4,
-    "tokens": 128,
-    "seed": 1,
-    "half": 0,
-    "kept": "warm",
-    "beside": 0,
-    "out": None,
-}
+    "temp": "0,0.8", "repeat": 4, "tokens": 128, "seed": 1, "half": 0, "kept": "warm", "out": None,
+}  # fmt: skip
 WARMING = 10  # answers
 HEAD = (
     "temperature", "prompt", "times plain", "said", "whole", "tokens a round", "drafting", "rows", "tok/s plain", "texts equal",
@@ -66,10 +59,10 @@ class Pair(msgspec.Struct):
     whole_plain: float
     tokens_a_round: float
     equal: bool
-    said: float | None = None  # times plain as the drafted answer says it; None where it does not
+    said: float | None  # times plain as the drafted answer says it; None where it does not
     # shares of the drafted answer's time after the prompt: making drafts, and its decodes beyond as many of the plain answer
-    drafting: float | None = None
-    rows: float | None = None
+    drafting: float
+    rows: float
 
 
 def medians(pairs: Sequence[Pair]) -> dict[str, float]:
@@ -78,16 +71,11 @@ def medians(pairs: Sequence[Pair]) -> dict[str, float]:
         "times": [p.drafted / p.plain for p in pairs],
         "whole": [p.whole_drafted / p.whole_plain for p in pairs],
         "tokens": [p.tokens_a_round for p in pairs],
-        "drafting": [100 * p.drafting for p in pairs if p.drafting is not None],
-        "rows": [100 * p.rows for p in pairs if p.rows is not None],
+        "drafting": [100 * p.drafting for p in pairs],
+        "rows": [100 * p.rows for p in pairs],
         "rate": [p.plain for p in pairs],
     }
-    return {name: median(values) for name, values in of.items() if values}
-
-
-def share(of: dict[str, float], cost: str) -> str:
-    """A cost in percent; empty on a page that is older than it."""
-    return f"{of[cost]:.1f} %" if cost in of else ""
+    return {name: median(values) for name, values in of.items()}
 
 
 def said(pairs: Sequence[Pair]) -> float | None:
@@ -118,8 +106,8 @@ class Everyday(Made, kw_only=True):
             "slower": str(sum(ratio < SLOW for ratio in ratios)),
             "prompts": str(len(ratios)),
             "whole": f"{means['whole']:.2f}",
-            "drafting": share(means, "drafting"),
-            "rows": share(means, "rows"),
+            "drafting": f"{means['drafting']:.1f} %",
+            "rows": f"{means['rows']:.1f} %",
             "rate": f"{fmean(p.plain for pairs in prompts for p in pairs):.0f}",
             "near": f"{sum(abs(off - 1) < NEAR for off in told)} of {len(told)}" if told else "",
         }
@@ -147,19 +135,6 @@ def forget() -> None:
     for path in (cache_dir() / "facts").glob("*"):
         if "kinds" in path.read_text(encoding="utf-8"):
             path.unlink()
-
-
-@contextmanager
-def busy(processes: int) -> Iterator[None]:
-    """In the body, this many processes compute beside those that are timed."""
-    command = [sys.executable, "-c", "while True: pass"]
-    others = [subprocess.Popen(command) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
 
 
 def answer(prompt: str, words: Sequence[str]) -> dict[str, Any]:
@@ -204,7 +179,7 @@ def row(temperature: str, name: str, pairs: Sequence[Pair]) -> list[str]:
     told, of = said(pairs), medians(pairs)
     figures = (
         f"{of['times']:.3f}", "" if told is None else f"{told:.3f}", f"{of['whole']:.3f}", f"{of['tokens']:.2f}",
-        share(of, "drafting"), share(of, "rows"), f"{of['rate']:.1f}",
+        f"{of['drafting']:.1f} %", f"{of['rows']:.1f} %", f"{of['rate']:.1f}",
     )  # fmt: skip
     return [temperature, name, *figures, f"{sum(pair.equal for pair in pairs)} of {len(pairs)}"]
 
@@ -251,7 +226,7 @@ def main(words: Sequence[str] | None = None) -> None:
     at = given.index("--") if "--" in given else len(given)
     options = arguments(__doc__, given[:at], "prompts?", **OPTIONS)
     found = Everyday(**made_by("everyday", given), tokens=options.tokens, pairs={})
-    with own_cache(), busy(options.beside):
+    with own_cache():
         measure(options, given[at + 1 :], found)
     print(shown(found))
     if options.out:

@@ -43,16 +43,15 @@ class PoolResults(Comparison, kw_only=True):
 
     def table(self) -> str:
         """A row for each contender."""
-        return table(HEAD, [self._row(one) for one in self.contenders])
-
-    @staticmethod
-    def kept(one: dict[str, Any]) -> float:
-        """A contender's speed in a pool's threads, times that in the first thread."""
-        return float(one["pool"] / one["first"])
-
-    def _row(self, one: dict[str, Any]) -> list[str]:
-        speeds = [f"{one[key]:.1f}" for key in ("first", "pool", "stream")]
-        return [one["name"], *speeds, f"{self.kept(one):.2f}"]
+        rows = [
+            [
+                one["name"],
+                *(f"{one[key]:.1f}" for key in ("first", "pool", "stream")),
+                f"{one['pool'] / one['first']:.2f}",
+            ]
+            for one in self.contenders
+        ]
+        return table(HEAD, rows)
 
 
 def main(words: Sequence[str] | None = None) -> None:
