@@ -29,13 +29,23 @@ from math import exp
 from typing import NamedTuple
 
 from common import arguments, publish
-from measure.oracle import oracle_speed, reading_ms, reread_ms
 from measure.parts import PARTS, RECORDED, without
 from measure.questions import grouped
 from measure.report import table
-from measure.simulate import NO_ASIDE, Answer, Costs, Player, Times, fixed_speed, fresh_curve
+from measure.simulate import (
+    NO_ASIDE,
+    Answer,
+    Costs,
+    Player,
+    Times,
+    fixed_speed,
+    fresh_curve,
+    oracle_speed,
+    planted,
+    reading_ms,
+    reread_ms,
+)
 from measure.speeds import geomean
-from measure.synthetic import planted
 
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.goodput import GoodputPolicy

@@ -22,12 +22,10 @@ from pyspec.text.template import ChatTemplate
 
 from .contenders import Contender, Files, Ours, lacks, open_peer
 from .equal import demand_equal, equality
-from .errors import MeasureError, PeerMissing
-from .pictures import can_draw
 from .questions import Question, Report
 from .records import BOUND, RunLog, RunRecord, describe
-from .report import Results, collect, gather, save_page
-from .tasks import Options, Task
+from .report import Results, can_draw, collect, gather, save_page
+from .tasks import MeasureError, Options, PeerMissing, Task
 
 
 def run_bench(

@@ -41,9 +41,8 @@ from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.options import Sampling
 from pyspec.text.parts import Step
 
-from .errors import PeerMissing
 from .records import TimedAnswer
-from .tasks import Mode, Options
+from .tasks import Mode, Options, PeerMissing
 
 _HINT = (
     "peers: llama_cpp, llama_cpp-lookup, server, server-ngram, and server-draft[-sampled][:K], "

@@ -24,12 +24,10 @@ from pyspec.sampling.options import Sampling
 from pyspec.text.parts import common_prefix
 from pyspec.text.template import ChatTemplate
 
-from .draws import TopTwo, top_two
-from .errors import UnequalOutputs
-from .logits import replay, row_after, settled
+from .logits import TopTwo, replay, row_after, settled, top_two
 from .questions import Question
 from .records import Difference, RunRecord, TimedAnswer
-from .tasks import Options
+from .tasks import Options, UnequalOutputs
 
 PromptAnswer = tuple[Sequence[int], TimedAnswer]
 """A turn's prompt and answer."""

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .chance import Interval
-from .pictures import new_axes
 from .quality import DISTINCT, LOOPED, LOOPS, NATS, Figures, Measure, QualityResults, brings
-from .report import table, table_of, whole_page, write_results
+from .report import new_axes, table, table_of, whole_page, write_results
 
 
 def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:

@@ -15,7 +15,7 @@ import gzip
 import random
 import zlib
 from collections.abc import Mapping, Sequence
-from math import exp
+from math import exp, log
 from pathlib import Path
 from typing import NamedTuple
 
@@ -357,3 +357,90 @@ def fixed_speed(texts: Sequence[Answer], costs: Costs, k: int, aside: Aside = NO
             t += accepted + 1
         tokens += text.length
     return tokens / ms
+
+
+def oracle_speed(texts: Sequence[Answer], costs: Costs) -> float:
+    """Tokens per ms of the best lengths in hindsight, one answer at a time.
+
+    Correct tokens are verified, and wrong ones after them where a decode of more rows is cheaper. Each answer is solved backward
+    over positions: best[t] is the least time from t committed tokens to the end. The draft model reads the prompt before its
+    first token and then what each round makes it read again (`reread_ms`), or is not used for that answer at all.
+    """
+    ms = tokens = 0.0
+    for text in texts:
+        with_model = reading_ms(text, costs) + _least_ms(text, costs, model=True)
+        ms += min(with_model, _least_ms(text, costs, model=False))
+        tokens += text.length
+    return tokens / ms
+
+
+def _least_ms(text: Answer, costs: Costs, *, model: bool) -> float:
+    n, step = text.length, costs.draft(1)
+    verify = [costs.target(k + 1) for k in range(LONGEST + 1)]
+    again = [reread_ms(text, costs, k) for k in range(LONGEST + 1)]
+    best = [0.0] * (n + 1)
+    for t in range(n - 1, 0, -1):
+        best[t] = verify[0] + best[t + 1]
+        for chain in (text.model(t) if model else NOTHING, text.lookup(t)):
+            most = min(chain.n, LONGEST, n - t - 1)
+            for k in range(1, most + 1):  # one wrong token more may be cheaper than none
+                right, after = min(k, chain.matched), 0.0
+                if not chain.match_length:
+                    after = k * step + (again[right] if t + right + 1 < n else 0.0)
+                best[t] = min(best[t], verify[k] + after + best[t + right + 1])
+    return verify[0] + best[1]
+
+
+def reading_ms(text: Answer, costs: Costs) -> float:
+    """Milliseconds that the draft model takes to read the prompt, beyond a step."""
+    return costs.draft(1 + text.unread(text.prompt - 1)) - costs.draft(1)
+
+
+def reread_ms(text: Answer, costs: Costs, accepted: int) -> float:
+    """Milliseconds that the draft model takes to read this many accepted tokens again."""
+    return costs.draft(1 + accepted) - costs.draft(1) if text.window else 0.0
+
+
+def planted(
+    rng: random.Random, acceptance: float, length: int, prompt: int, spread: float = 1.5, window: int = 0
+) -> Answer:  # fmt: skip
+    """An answer with planted acceptance.
+
+    Position t is accepted with a chance q(t) whose mean is `acceptance`: logit q varies by `spread` (standard deviation) around a
+    level, with correlation 0.5 to its predecessor. The draft's own probability predicts q with an error of 0.8 in logits; after a
+    refusal it predicts nothing. Whether a position is accepted is drawn once. No companion runs, and nothing repeats.
+    """
+    level, z, follow, error = _level(acceptance, spread), rng.gauss(0.0, 1.0), 0.5, 0.8
+    fresh = (1.0 - follow**2) ** 0.5
+    says, off, ok = [], [], []
+    for _ in range(length + LONGEST):
+        z = follow * z + fresh * rng.gauss(0.0, 1.0)
+        logit = level + spread * z
+        ok.append(rng.random() < _sigmoid(logit))
+        says.append(_sigmoid(1.1 * logit + 0.3 + rng.gauss(0.0, error)))
+        off.append(_sigmoid(rng.gauss(level - 1.0, spread + error)))
+        rng.gauss(0.0, 0.25)  # keeps the random sequence of earlier versions
+    answer = Answer(length, prompt, {}, {}, window)
+    for t in range(length):
+        right = next((i for i in range(LONGEST) if not ok[t + i]), LONGEST)
+        p = says[t : t + right + 1] + off[t + right + 1 : t + LONGEST]
+        answer.models[t] = Chain(t, LONGEST, right, p=p[:LONGEST])
+    return answer
+
+
+def _sigmoid(z: float) -> float:
+    return 1.0 / (1.0 + exp(-z))
+
+
+def _level(mean: float, spread: float) -> float:
+    """The logit around which sigmoid(level + spread * N(0, 1)) has the wanted mean."""
+    if spread == 0.0:
+        return log(mean / (1.0 - mean))
+    nodes = [(k / 8.0, exp(-((k / 8.0) ** 2) / 2.0)) for k in range(-32, 33)]
+    total = sum(w for _, w in nodes)
+    low, high = -20.0, 20.0
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        got = sum(w * _sigmoid(middle + spread * x) for x, w in nodes) / total
+        low, high = (middle, high) if got < mean else (low, middle)
+    return low

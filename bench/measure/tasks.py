@@ -1,4 +1,4 @@
-"""Modes and their options.
+"""Modes and their options, and what measurements raise.
 
 A mode is parts joined by `+`, in any order, each setting one thing:
 
@@ -20,13 +20,25 @@ from typing import Any, TypeVar, cast
 
 from pyspec.draft.policies import parse_length
 from pyspec.engine.options import Drafting, Speculation
-from pyspec.errors import OptionError
+from pyspec.errors import OptionError, PyspecError
 from pyspec.sampling.options import Noise, Sampling, derive_seed
 from pyspec.sampling.verification import Margin, Strict, Verification
 
 from .questions import Question
 
 M = TypeVar("M", bound="Mode")
+
+
+class MeasureError(PyspecError):
+    """A measurement cannot be made, or is not valid."""
+
+
+class PeerMissing(MeasureError):
+    """A peer is not available and is skipped; the message says why."""
+
+
+class UnequalOutputs(MeasureError):
+    """Answers that must be equal differ, and decoding them again with the same rows does not reproduce the difference."""
 
 
 _MODES = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+margin"

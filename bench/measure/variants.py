@@ -44,12 +44,10 @@ from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Margin
 from pyspec.text.template import ChatTemplate
 
-from .draws import TopTwo, top_two
-from .errors import MeasureError
-from .logits import nats_of, ready
+from .logits import TopTwo, nats_of, ready, top_two
 from .questions import Question, Report
 from .records import RunLog, RunRecord, TimedAnswer, describe
-from .tasks import Mode, Options, each_once, parse_mode
+from .tasks import MeasureError, Mode, Options, each_once, parse_mode
 
 _AS_TARGET = SideOptions()
 _EXTRAS = ("random", "thin", "temp")

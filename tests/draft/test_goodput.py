@@ -16,8 +16,8 @@ from measure.simulate import (
     fresh_curve,
     known_curve,
     load_rounds,
+    planted,
 )
-from measure.synthetic import planted
 
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import CostCurve

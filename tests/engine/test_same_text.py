@@ -11,7 +11,7 @@ import pytest
 from helpers import tiny
 from helpers.answers import ask
 from helpers.twins import noise
-from measure.draws import top_two
+from measure.logits import top_two
 
 from pyspec.batch import Batch, Record, Settings
 from pyspec.draft.simple import FixedPolicy

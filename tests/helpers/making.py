@@ -4,8 +4,7 @@ import random
 from typing import Any
 
 from measure.records import ModelFile, RunRecord, Setup, TimedAnswer
-from measure.simulate import Answer, Costs, Times
-from measure.synthetic import planted
+from measure.simulate import Answer, Costs, Times, planted
 
 SETUP = Setup(
     pyspec="0", llama_cpp_python="0", python="3", system="Linux x", machine="a machine", gpu_layers=0, threads=1,

@@ -6,10 +6,9 @@ import pytest
 from measure.bench import Runner, run_bench
 from measure.contenders import Files, Ours, open_peer
 from measure.equal import first_differences
-from measure.errors import PeerMissing
 from measure.questions import Question
 from measure.records import RunLog, TimedAnswer, describe, read_run_records
-from measure.tasks import Options, Task, parse_modes
+from measure.tasks import Options, PeerMissing, Task, parse_modes
 
 from pyspec.errors import EngineError, OptionError
 

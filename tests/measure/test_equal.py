@@ -9,10 +9,9 @@ from helpers.making import SETUP, record, turn
 from measure.bench import Runner
 from measure.contenders import Ours
 from measure.equal import choices, demand_equal, equality, first_differences
-from measure.errors import UnequalOutputs
 from measure.questions import Question
 from measure.records import Difference, RunLog
-from measure.tasks import Options, parse_mode
+from measure.tasks import Options, UnequalOutputs, parse_mode
 
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.text.template import ChatTemplate

@@ -3,8 +3,7 @@
 import pytest
 from helpers.answers import Diary
 from helpers.making import FLAT, synthetic
-from measure.oracle import oracle_speed
-from measure.simulate import Costs, Player, Times, fixed_speed
+from measure.simulate import Costs, Player, Times, fixed_speed, oracle_speed
 
 from pyspec.draft.simple import FixedPolicy
 

@@ -4,7 +4,7 @@ import math
 from contextlib import closing
 
 import pytest
-from measure.errors import MeasureError
+from measure.tasks import MeasureError
 from measure.variants import SideBySide, parse_variant, parse_variants
 
 from pyspec.errors import OptionError

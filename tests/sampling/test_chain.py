@@ -9,7 +9,7 @@ import llama_cpp
 import numpy as np
 import pytest
 from helpers import tiny
-from measure.draws import top_two
+from measure.logits import top_two
 
 from pyspec.errors import OptionError
 from pyspec.sampling.chain import Dry, build_chain, xtc_chance
