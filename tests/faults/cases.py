@@ -76,8 +76,8 @@ CASES = {
              ENGINE + "junk_of_a_drafter_is_left_out", "none: a drafter of one's own is a Python object"),
     26: Case("any decode fails, once or from there on: one error, and the next answer is right",
              INJECTED + "a_failing_target_is_one_error", INJECTED + "a_failing_target_is_one_sentence"),
-    27: Case("any allocation fails: the same",
-             INJECTED + "a_failing_allocation_is_one_error", ANSWERS + "27_little_memory"),
+    27: Case("little memory: an answer or one error; each allocation that fails is native/tests/test_faults.c's",
+             ANSWERS + "27_little_memory"),
     28: Case("Ctrl-C and SIGTERM, in a prompt, an answer, a batch: what there is stays",
              ENGINE + "cancel_in_an_answer_keeps_its_text", "cli/test_streams.py::test_a_signal_while_the_prompt_is_read"),
     # batches
