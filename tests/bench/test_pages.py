@@ -20,15 +20,35 @@ def pages(script):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Results of one run: strict at twice plain's speed on qa and at half on code, a rival at a third."""
-    seconds = {"plain": (1.0, 1.0), "strict": (0.5, 2.0), "server-draft:2": (3.0, 3.0)}
+    """Results of one run: strict at twice plain's speed on qa and at half on code, margin twice as fast, a rival at a third."""
+    seconds = {"plain": (1.0, 1.0), "strict": (0.5, 2.0), "margin": (0.25, 1.0), "server-draft:2": (3.0, 3.0)}  # fmt: skip
     records = [
-        record(who, i, turn([1, 2, 3], s), category=kind, peer=who.startswith("server"))
+        record(who, i, turn([1, 2, 3], times[i % 2]), category=("qa", "code")[i % 2], peer=who.startswith("server"))
         for who, times in seconds.items()
-        for i, (kind, s) in enumerate(zip(("qa", "code"), times, strict=True))
-    ]
+        for i in range(4)
+    ]  # fmt: skip
     save_page(collect(records, [], title="Default", command="pyspec bench"), tmp_path / "default")
     return tmp_path
+
+
+def test_numbers_are_those_of_the_records(pages, folder):
+    """By hand: ratios of 2, 2, 1/2, 1/2 have logarithms of mean 0 and deviation 0.800; 3.182 * 0.800 / 2 is 1.273."""
+    found = pages.numbers(folder)
+    assert found["default/strict/interval"] == "1.00 (0.28 to 3.57, 4 questions)"
+    assert (found["default/strict/mean"], found["default/strict/worst"]) == ("1.00", "0.50")
+    assert found["default/margin/over-strict"] == "2.00 (2.00 to 2.00)"
+    assert found["default/plain/rate"] == "2"
+
+
+def test_drawn_drafts_are_set_against_greedy_ones(pages):
+    found = pages.rules(ROOT / "bench" / "results")["quality-good"]
+    strict, *others = found.figures
+    replace = pages.msgspec.structs.replace
+    greedy = replace(strict, who=f"{strict.who}+apart", length=strict.length / 1.25)
+    found.figures = [strict, *others, greedy]
+    assert pages._drawn("q", found) == {f"q/{greedy.who}/drawn": "+25"}
+    found.figures = [strict, replace(greedy, answers=1)]
+    assert pages._drawn("q", found) == {}
 
 
 def test_numbers_in_the_text_are_filled_in(pages, folder):
