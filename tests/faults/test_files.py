@@ -1,7 +1,6 @@
 """Cases 1 to 12 of `cases.py`, bad model files: a typed error from the class, one sentence from the command."""
 
 import os
-import signal
 import socket
 import struct
 from pathlib import Path
@@ -10,9 +9,7 @@ import pytest
 from faults.cases import load
 from helpers import tiny_eagle
 from helpers.make_gguf import ARR, STR, U32, says, tiny_llama
-from helpers.running import start
 
-from pyspec.engine.handle import Engine
 from pyspec.errors import (
     DraftMismatch,
     ModelInvalid,
@@ -102,23 +99,6 @@ def test_09_file_that_changes_while_open(tmp_path):
         os.truncate(path, 100)
         llm.reset()
         assert llm.create_completion("abcd", max_tokens=4, temperature=0)["choices"] == before
-
-
-def test_09_file_that_changes_while_a_command_reads(tmp_path):
-    path = tmp_path / "m.gguf"
-    words = ["generate", "abcd", "-m", path, "-n", 60, "-t", 1, "--raw", "--temp", 0, "--no-mmap"]
-    texts = []
-    for is_cut in (False, True):
-        GOOD.write(path)
-        with start(*words, "--draft", "none", halts=(Engine.accept, 20)) as child:
-            child.halted()
-            if is_cut:
-                assert child.poll() is None
-                os.truncate(path, 100)
-            child.send(signal.SIGCONT)
-            assert child.wait() == 0
-            texts.append(child.stdout)
-    assert texts[0] == texts[1]
 
 
 def test_10_hostile_template(tmp_path, command):
