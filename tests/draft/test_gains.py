@@ -77,22 +77,6 @@ def test_a_round_that_broke_off_teaches_nothing():
     assert sum(policy.learned.calibration.seen) == 0.0
 
 
-def test_rounds_without_drafts_save_up_for_a_trial():
-    """A draft that lost is tried again after thousands of tokens, not after a few."""
-    tried = {}
-    for rounds in (80, 4000):
-        policy = measured()
-        for _ in range(300):
-            policy._drafting[0].used(-0.4)
-        policy.plan([Place(0, 16, 0, 400, 50)])
-        policy.begin_sequence(0)
-        for _ in range(rounds):
-            policy.watch(1, 10.0, 10.0, 50)
-        policy.begin_sequence(0)
-        tried[rounds] = any(policy.plan([Place(0, 16, 20, 400, 50)]).lengths)
-    assert tried == {80: False, 4000: True}
-
-
 def test_the_only_answer_of_a_process_tells_the_next_how_long_answers_are():
     policy = measured()
     before = policy.experience().usual
@@ -125,15 +109,6 @@ def test_threads_that_changed_are_thought_of_at_once():
     for rows in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16):
         policy.curve.target.observe(rows, 20.0)
     assert policy.plan([Place(0, 16, 0, 200, 51)]).lengths == [16]
-
-
-def test_many_texts_save_up_for_trials_no_faster_than_one():
-    saved = []
-    for seqs in ((0,), (0, 1, 2, 3)):
-        policy = measured(auto=False)
-        round_of(policy, 1, 1, seqs=seqs)
-        saved.append(policy._drafting[(len(seqs) - 1).bit_length()]._credit)
-    assert saved[0] == pytest.approx(saved[1]) != 0.0
 
 
 def test_a_view_is_worth_what_it_changes():
@@ -313,11 +288,3 @@ def test_the_companions_reading_is_no_evidence_against_it():
         policy.observe(Outcome(seen, 14.0, 3, 2.0, 2, took, 2 + read, companion_read=read))
         gains[read] = policy._scoring.gain(0.0)
     assert gains[0] == pytest.approx(gains[500], rel=0.05)
-
-
-def test_what_the_companion_reads_is_what_the_longest_unread_text_has():
-    policy = judged()
-    for _ in range(40):
-        policy._scoring.used(0.5, 3.0)
-    places = [Place(0, 16, 0, 60, 50), Place(1, 16, 0, 60, 50, companion_lag=30_000)]
-    assert not policy.plan(places).use_companion

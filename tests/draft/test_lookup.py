@@ -116,17 +116,6 @@ def test_an_owner_counts_beside_its_texts():
     assert memory.size == 2 * len(memory._owners)
 
 
-def test_what_is_asked_of_one_owner_looks_at_no_other(monkeypatch):
-    """Summing and sorting 16,000 of them took 30 ms of every request."""
-    memory, looked = Memory(), []
-    for n in range(200):
-        memory.texts_of(str(n)).add(TextIndex.EMPTY, [n, 1, 2])
-        memory.count(str(n))
-    monkeypatch.setattr(TextIndex, "size", property(lambda self: looked.append(self) or 3))
-    assert {memory.texts_of("7")} == set(looked)
-    assert memory.size == 600
-
-
 def test_an_answer_that_goes_on_while_its_owner_starts_anew_is_followed():
     memory = Memory(tokens=20)
     drafter = LookupDrafter(memory)

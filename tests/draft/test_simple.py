@@ -59,18 +59,6 @@ def test_companion_always_drafts_and_auto_waits():
     assert not make_policy(Length("companion"), companion=False).plan([Place(0, 8)]).use_companion
 
 
-def test_a_new_answer_starts_new_statistics_and_keeps_what_was_learned():
-    policy = FixedPolicy(2)
-    for _ in range(5):
-        policy.plan([Place(0, 8)])
-        policy.choose([Draft(0, 2, [0.5, 0.5])])
-        policy.observe(Outcome([SeqOutcome(0, 2, 1)], 33.0, 3))
-    seen = policy.curve.target.table()[3]
-    policy.begin_answer()
-    assert policy.stats()["rounds"] == 0
-    assert policy.curve.target.table()[3] == seen == pytest.approx(33.0)
-
-
 @pytest.mark.parametrize(("rounds", "believed"), [
     ((), 0.0), ((3.0,), 0.0), ((3.0, 2.0), 0.0), # the first ones
     ((3.0, 2.0, 0.5, 4.0, 0.7), 0.5), # others lengthen rounds, and only that
