@@ -2,13 +2,10 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from helpers.running import popen, run_python
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -24,16 +21,6 @@ def questions(tmp_path):
         return path
 
     return write
-
-
-@pytest.fixture
-def in_forks(monkeypatch):
-    """What scripts start in interpreters of their own runs in forks, which are a fraction of their time."""
-    with ExitStack() as ends:
-        monkeypatch.setattr(subprocess, "run", run_python)
-        begun = lambda *words, **how: ends.enter_context(popen(*words, **how))  # noqa: E731
-        monkeypatch.setattr(subprocess, "Popen", begun)
-        yield
 
 
 @pytest.fixture

@@ -68,14 +68,8 @@ def read_script(module, words):
     if isinstance(own, click.Command):
         read_own(words, own)
         return
-    with pytest.raises(ParsedWords) as found:
+    with pytest.raises(ParsedWords):
         module.main(words)
-    (options,) = found.value.args
-    for name in ("contenders", "modes"):
-        known = getattr(module, name.upper(), None)
-        asked = set(getattr(options, name, "").split(","))
-        if known is not None and (unknown := asked - {"", *known}):
-            raise click.UsageError(f"no {name} are {unknown}")
 
 
 def read_module(name, words):
@@ -104,7 +98,8 @@ def read(script, monkeypatch):
     parse = argparse.ArgumentParser.parse_args
 
     def stop(parser, words=None):
-        raise ParsedWords(parse(parser, words))
+        parse(parser, words)
+        raise ParsedWords
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
 

@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from measure.parts import PARTS, RECORDED, without
+from measure.parts import PARTS, RECORDED
 from measure.simulate import load_rounds
 
 
@@ -40,13 +40,6 @@ def test_the_parts_of_the_policy_are_left_out_one_after_the_other(play):
         "| (all there)", *(f"| {part}" for part in PARTS if part not in RECORDED)
     ]  # fmt: skip
     assert {row.count("|") for row in rows} == {5}
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_a_part_is_found_in_the_policy_as_it_is_now(part):
-    """What had another name there would change nothing."""
-    with without(part):
-        pass
 
 
 @pytest.mark.parametrize("part", ["switch", "trials", "floors", "markup", "table", "line"])

@@ -41,7 +41,6 @@ def test_batches_are_over_the_loop_and_over_plain(script):
     assert "| 50.0 | 1.00 | 0.50 |" in rows["speculative:1"]
 
 
-@pytest.mark.usefixtures("in_forks")
 def test_batches_of_every_contender_are_timed(script, tiny_ascii, questions, tmp_path, capsys):
     asked = questions("abc 0", "abc 1", "abc 2")
     few = ["--records", "3", "--tokens", "4", "--parallel", "2", "--threads", "1", "--repeat", "1"]
@@ -98,7 +97,6 @@ def test_each_way_to_answer_has_a_speed(script, tiny_ascii, contender):
     assert all(speed > 0.0 for speed in figures.values())
 
 
-@pytest.mark.usefixtures("in_forks")
 def test_a_long_prompt_is_timed_beside_its_peer(script, tiny_ascii, capsys):
     words = ["--contenders", "pyspec,llama_cpp", "--prompt", "40", "--tokens", "9", "--repeat", "1"]
     script("long").main([str(tiny_ascii), *words])

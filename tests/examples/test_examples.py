@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ def server(tiny_ascii):
 
 
 def run(script, argument, folder):
-    done = run_python([sys.executable, script, argument], text=True, cwd=folder)
+    done = run_python(script, argument, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

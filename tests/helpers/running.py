@@ -31,9 +31,6 @@ from helpers.waiting import wait
 from pyspec.cli.main import main
 
 Main = Callable[[list[str]], Any]
-_run, _popen = subprocess.run, subprocess.Popen
-"""As they are, whatever stands for them later."""
-
 QUIET = {"PYSPEC_CHATS": "", "PYSPEC_CHAT_HISTORY": ""}
 """No log of answers and chats unless a test names a folder."""
 
@@ -160,7 +157,7 @@ class Started:
     def terminate(self) -> None:
         self.send(signal.SIGTERM)
 
-    def wait(self, _patience: float | None = None) -> int:
+    def wait(self) -> int:
         wait(lambda: self.poll() is not None)
         assert self.returncode is not None
         return self.returncode
@@ -243,9 +240,9 @@ def _spawn(
 ) -> int:  # fmt: skip
     with _environment(variables, cwd):
         stdin, stdout, stderr = files
-        process = _popen(
+        process = subprocess.Popen(
             [sys.executable, *command], stdin=stdin, stdout=stdout, stderr=stderr,
-            start_new_session=True, preexec_fn=before,
+            start_new_session=True, preexec_fn=before,  # noqa: PLW1509 - before threads
         )  # fmt: skip
     process.returncode = 0  # `Started` waits for it
     return process.pid
@@ -287,12 +284,9 @@ def port_of(server: Started) -> int:
 
 
 def interpret(words: list[str]) -> None:
-    """What Python does with these words: `-c CODE`, `-m pyspec`, or a file."""
+    """What Python does with these words: `-c CODE`, or a file."""
     how, *rest = words
-    if how == "-m":
-        assert rest.pop(0) == "pyspec"
-        main(rest)
-    elif how == "-c":
+    if how == "-c":
         sys.argv = ["-c", *rest[1:]]
         exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - a test's own
     else:
@@ -301,30 +295,10 @@ def interpret(words: list[str]) -> None:
         runpy.run_path(how, run_name="__main__")
 
 
-def run_python(
-    command: Sequence[object], *, check: bool = False, text: bool = False, env: Mapping[str, str] | None = None,
-    cwd: Path | None = None, **how: Any,
-) -> subprocess.CompletedProcess[Any]:  # fmt: skip
-    """As `subprocess.run`, but Python runs in a fork, with what it writes captured."""
-    program, *words = map(str, command)
-    if program != sys.executable:
-        return _run([program, *words], check=check, text=text, env=env, cwd=cwd, **how)
-    given = dict(os.environ if env is None else env)
-    variables: dict[str, Any] = {**dict.fromkeys(os.environ), **given}
-    with start(*words, cwd=cwd, begin=interpret, before=one_processor, **variables) as child:
-        code, *said = child.ended()
-    out, err = said if text else (each.encode() for each in said)
-    if check and code:
-        raise subprocess.CalledProcessError(code, [program, *words], out, err)
-    return subprocess.CompletedProcess([program, *words], code, out, err)
-
-
-def popen(command: Sequence[object], **how: Any) -> Any:
-    """As `subprocess.Popen` of Python for `-m pyspec`, but in a fork, whose output goes to files of its own."""
-    program, *words = map(str, command)
-    if program != sys.executable or words[:2] != ["-m", "pyspec"]:
-        return _popen([program, *words], **how)
-    return start(*words, begin=interpret, before=one_processor)
+def run_python(*words: object, cwd: Path | None = None) -> Done:
+    """Run `python WORDS` in a fork."""
+    with start(*words, cwd=cwd, begin=interpret, before=one_processor) as child:
+        return child.ended()
 
 
 def one_processor() -> None:

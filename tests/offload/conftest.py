@@ -1,7 +1,5 @@
 """A tiny model of eight layers, and devices with little memory."""
 
-import sys
-
 import pytest
 from helpers.running import run_python
 
@@ -35,8 +33,8 @@ def in_child():
     """Runs Python in a process of its own, as devices of one stay; gives back what it printed."""
 
     def run(code, *arguments):
-        done = run_python([sys.executable, "-c", code, *arguments], text=True)
+        done = run_python("-c", code, *arguments)
         assert done.returncode == 0, done.stderr
-        return str(done.stdout)
+        return done.stdout
 
     return run
