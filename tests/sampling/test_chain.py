@@ -2,7 +2,7 @@
 
 import gc
 import math
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from itertools import product
 
 import llama_cpp
@@ -68,45 +68,6 @@ def test_the_coldest_temperature_chooses_the_likeliest(open_plain, tiny_target, 
         best = top_two(row, chain, cold.coupling) if cold.ours else None
         assert (chosen(chain, row) if best is None else best.first) == 31
         assert best is None or math.isfinite(best.z1)
-
-
-@pytest.fixture
-def picking(open_plain, tiny_target):
-    with ExitStack() as made:
-        yield lambda **how: made.enter_context(_chain(Sampling(**how), open_plain(tiny_target)))
-
-
-@contextmanager
-def _chain(sampling, llm):
-    with closing(build_chain(sampling, llm)) as chain:
-        yield chain
-
-
-def test_bias_moves_the_choice(picking):
-    row = np.zeros(32)
-    row[3] = 5.0
-    assert chosen(picking(temperature=0.0, logit_bias={7: 10.0}), row) == 7
-
-
-def test_top_k_1_is_the_argmax(picking):
-    chain = picking(temperature=2.0, top_k=1, seed=1, noise="llama.cpp")
-    for row in np.random.default_rng(0).standard_normal((20, 32)):
-        assert chosen(chain, row) == int(np.argmax(row.astype(np.float32)))
-
-
-def test_seeds_repeat(picking):
-    free = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "noise": "llama.cpp"}
-    chains = [picking(seed=seed, **free) for seed in (1, 1, 2)]
-    draws = [[chosen(chain, np.zeros(32)) for _ in range(20)] for chain in chains]
-    assert draws[0] == draws[1] != draws[2]
-
-
-def test_penalties_remember_what_was_accepted(picking):
-    chain, row = picking(temperature=0.0, presence_penalty=2.0), np.zeros(32)
-    row[5], row[6] = 3.0, 2.0
-    assert chosen(chain, row) == 5
-    llama_cpp.llama_sampler_accept(chain.sampler, 5)
-    assert chosen(chain, row) == 6
 
 
 @pytest.mark.parametrize(("seed", "wanted"), [(-1, 0xFFFFFFFF), (2**40 + 5, 5), (-5, 2**32 - 5)])

@@ -102,15 +102,6 @@ def test_what_is_usual_is_allowed():
         check_ranges({each.name: low, "beside": object()})
 
 
-def test_what_is_usual_is_less_than_what_is_allowed():
-    usual = {each.name: each.usual for each in NUMBERS.values()}
-    allowed = {each.name: (each.allowed.low, each.allowed.high) for each in NUMBERS.values()}
-    assert dict(usual.items() - allowed.items()) == {
-        "temperature": (0, 100), "top_k": (0, 2**31 - 1), "top_p": (1e-6, 1), "typical_p": (1e-6, 1),
-        "repeat_penalty": (0.01, 100),
-    }  # fmt: skip
-
-
 def test_defaults_are_those_of_llama_cpp_python():
     theirs = inspect.signature(Llama.create_completion).parameters
     shared = {name: each.default for name, each in NUMBERS.items() if name in theirs}

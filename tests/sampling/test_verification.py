@@ -11,10 +11,6 @@ from pyspec.errors import OptionError
 from pyspec.sampling.verification import Margin, Strict
 
 
-def test_names():
-    assert (Strict().name, Margin().name) == ("strict", "margin")
-
-
 def test_limits_are_the_papers_ratio_and_one_nat_or_the_rules_own():
     assert Margin().limits == (0.9, 1.0, math.inf)
     assert Margin(theta=0.5, gap=math.inf, budget=2.5).limits == (0.5, math.inf, 2.5)
@@ -27,10 +23,6 @@ def test_limits_are_the_papers_ratio_and_one_nat_or_the_rules_own():
 def test_out_of_range_is_an_option_error(option, value):
     with pytest.raises(OptionError, match=option):
         Margin(**{option: value})
-
-
-def test_rules_are_values():
-    assert len({Margin(), Margin(), Margin(gap=2.0), Strict(), Strict()}) == 3
 
 
 def test_the_gate_has_the_rules_numbers():
