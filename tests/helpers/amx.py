@@ -16,22 +16,21 @@ READ: dict[str, Any] = {}
 
 
 def leave_extra_off() -> None:
-    """Load every model of this process without extra buffers that would end it, if they would."""
+    """Load every model of this process without extra buffers that would end it, if they would.
+
+    Of `llama_cpp`'s own default too: `llama_cpp.Llama` has no argument for it.
+    """
+    import llama_cpp
+
     from pyspec.gguf import check
     from pyspec.hub.fetch import cached
     from pyspec.hub.sources import load_manifest
 
     probe = cached(load_manifest().get("smollm2-companion"))
-    if probe is not None and not check.check_model(probe):
-        READ["extra_buffers"] = check.extra_buffers
-        check.extra_buffers = lambda option="auto": option == "on"
-        without_extra()
-
-
-def without_extra() -> None:
-    """Let `llama_cpp`'s own default be no extra buffers: `llama_cpp.Llama` has no argument for it."""
-    import llama_cpp
-
+    if probe is None or check.check_model(probe):
+        return
+    READ["extra_buffers"] = check.extra_buffers
+    check.extra_buffers = lambda option="auto": option == "on"
     default = llama_cpp.llama_cpp.llama_model_default_params
 
     def without() -> Any:

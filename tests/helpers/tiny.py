@@ -284,11 +284,11 @@ def byte_tokens(model: str) -> list[str]:
 def write_vocabulary(
     path: Path, template: str | None, marks: Sequence[str], *, model: str = "gpt2",
     kind: gguf.TokenType = gguf.TokenType.CONTROL, named: Mapping[str, str] | None = None,
-    add_bos: bool = False, space: bool = False,
+    add_bos: bool = False,
 ) -> Path:  # fmt: skip
     """Write a file of a vocabulary alone, to be loaded with vocab_only: all bytes, and marks of this kind.
 
-    named: further templates. space: in front of texts.
+    named: further templates.
     """
     writer = begun(path, "llama", 0, n_ctx=1 << 20)
     pair = "\u2581" if model == "llama" else "zz"
@@ -302,7 +302,7 @@ def write_vocabulary(
     else:
         say(writer, tokenizer_pre="llama-bpe", token_merges=["z z"])
     say(writer, bos_token_id=1, eos_token_id=2, unk_token_id=0)
-    say(writer, add_bos_token=add_bos, add_space_prefix=space)
+    say(writer, add_bos_token=add_bos, add_space_prefix=False)
     if template is not None:
         writer.add_chat_template(template)
     for name, source in (named or {}).items():

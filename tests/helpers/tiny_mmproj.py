@@ -14,8 +14,8 @@ N_ROWS = (_SIDE // _PATCH) ** 2
 """Rows that an image becomes."""
 
 
-def write(path: Path, n_embd: int = tiny.N_EMBD, seed: int = 1) -> Path:
-    """Write one of LLaVA's kind for models of this width."""
+def write(path: Path, seed: int = 1) -> Path:
+    """Write one of LLaVA's kind."""
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_type("mmproj")
@@ -24,14 +24,14 @@ def write(path: Path, n_embd: int = tiny.N_EMBD, seed: int = 1) -> Path:
     writer.add_bool("clip.use_gelu", True)
     sizes = {
         "image_size": _SIDE, "patch_size": _PATCH, "embedding_length": _WIDTH, "feed_forward_length": 2 * _WIDTH,
-        "block_count": 2, "attention.head_count": _HEADS, "projection_dim": n_embd,
+        "block_count": 2, "attention.head_count": _HEADS, "projection_dim": tiny.N_EMBD,
     }  # fmt: skip
     for name, size in sizes.items():
         writer.add_uint32(f"clip.vision.{name}", size)
     writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
     writer.add_array("clip.vision.image_mean", [0.5] * 3)
     writer.add_array("clip.vision.image_std", [0.5] * 3)
-    for name, shape in _shapes(n_embd).items():
+    for name, shape in _shapes(tiny.N_EMBD).items():
         scales = ".ln" in name and "weight" in name
         data = np.ones(shape) if scales else random.normal(0, 0.3, shape)
         writer.add_tensor(name, data.astype(np.float32))
