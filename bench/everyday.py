@@ -148,11 +148,8 @@ def answer(prompt: str, words: Sequence[str]) -> dict[str, Any]:
 def run_pair(prompt: str, words: Sequence[str], *, plain_first: bool) -> Pair:
     """Run both processes, one after the other."""
     sides = [[*words, "--draft", "none"], list(words)]
-    plain, drafted = (
-        [answer(prompt, side) for side in sides]
-        if plain_first
-        else [answer(prompt, side) for side in sides[::-1]][::-1]
-    )
+    order = 1 if plain_first else -1
+    plain, drafted = [answer(prompt, side) for side in sides[::order]][::order]
     rates = [report["timings"]["tokens_per_second"] for report in (drafted, plain)]
     wholes = [_whole(report["timings"]) for report in (drafted, plain)]
     report, costs = drafted["speculation"], _costs(drafted, plain)

@@ -15,7 +15,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from statistics import median, quantiles
 
 from common import Comparison, Figures, StreamedAnswer, arguments, compare, resident, streamed
@@ -89,7 +88,8 @@ def command(options: Namespace, contender: str) -> list[str]:
         return started(options, name, options.clients, "--draft", word or "auto")
     more = ["--cache-ram", "0"]
     if word:
-        more += ["--spec-type", spec_type(options.draft), "-md", str(options.draft)]
+        kind = "draft-eagle3" if kind_of_draft(options.draft) == EAGLE3 else "draft-simple"
+        more += ["--spec-type", kind, "-md", str(options.draft)]
         more += ["-td", str(options.threads), "--spec-draft-n-max", word]
     return started(options, name, options.clients, *more)
 
@@ -102,11 +102,6 @@ def started(options: Namespace, name: str, slots: int, *more: str) -> list[str]:
         return llama_server(options.server, options.model, [*context, *more])
     return [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "--parallel", str(slots), "-c",
             str(options.ctx), "-t", threads, *more]  # fmt: skip
-
-
-def spec_type(draft: Path) -> str:
-    """What llama-server calls the way of drafting with this file."""
-    return "draft-eagle3" if kind_of_draft(draft) == EAGLE3 else "draft-simple"
 
 
 def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
