@@ -48,8 +48,8 @@ from measure.simulate import (
 from measure.speeds import geomean
 
 from pyspec.draft.acceptance import Acceptance
+from pyspec.draft.costs import expand
 from pyspec.draft.goodput import GoodputPolicy
-from pyspec.draft.row_times import expand
 from pyspec.draft.simple import FixedPolicy
 from pyspec.draft.stopping import best_length, survivals
 from pyspec.draft.types import LONGEST, TABLE_BINS, table_bin

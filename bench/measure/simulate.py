@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
-from pyspec.draft.costs import CostCurve
-from pyspec.draft.row_times import OWN_MAX, SURE, KeptTime, RowTimes, expand, time_at
+from pyspec.draft.costs import OWN_MAX, SURE, CostCurve, KeptTime, RowTimes, expand, extended
 from pyspec.draft.simple import LengthPolicy
 from pyspec.draft.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome, table_bin
 from pyspec.errors import InputError
@@ -123,7 +123,9 @@ class Times:
 
     def __call__(self, rows: int) -> float:
         """The time of this many rows; 0 for none."""
-        return time_at(self.table, rows)
+        if rows < len(self.table):
+            return self.table[rows]
+        return float(extended(np.asarray(self.table), rows)[rows])
 
 
 class Costs(NamedTuple):

@@ -1,11 +1,33 @@
-"""What a round's decodes cost: the times of target, draft and companion, learned from rounds."""
+"""What a round's decodes cost: the times of target, draft and companion by rows, learned while the program runs.
+
+A curve has steps and is not monotone (kernels work in tiles of rows), so nothing here assumes a shape. A time is
+
+    T(n) = scale * T0(n) * factor(n)
+
+T0 is the curve that was assumed before: of a target, as a rule, its rows as this machine timed them. `scale` is how slow the
+machine is now. factor(n) is how much dearer than assumed n rows are beside one, so factor(1) is 1. A count that was not observed
+lies between its neighbours. `scale` is learned in all rounds, so the times of all counts follow the machine, also those not in
+use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import inf, log2, sqrt
+from typing import NamedTuple
 
-from pyspec.draft.row_times import KeptTime, RowTimes, expand
-from pyspec.draft.types import Outcome
+import numpy as np
+
+from pyspec.draft.types import Floats, Outcome
+from pyspec.errors import OptionError
+
+N_MAX = 64
+
+OWN_MAX = 16
+"""Row counts up to here are learned one by one, others by quarters of an octave."""
 
 ROWS: Mapping[int, float] = {
     1: 10.0, 2: 14.4, 3: 16.8, 4: 19.6, 5: 26.3, 6: 28.5, 8: 30.4, 12: 40.0, 16: 49.4,
@@ -19,9 +41,226 @@ HEAD: Mapping[int, float] = {1: 1.0, 2: 2.2, 4: 3.6, 8: 4.9, 16: 8.0, 64: 24.0}
 """A draft that reads the target's states, in units of one of its own steps: from the drafts on the pages of the default target in
 three types. The value for 64 rows is a prompt being read."""
 
+SURE = 3  # observations after which a count tells the machine's speed
 LONG_LAG = 4  # tokens per sequence to catch up with, above which reading takes longer than a step
 _FAR_DEPTH = 4096  # context depth of a prior's second curve; linear between and beyond
 _HEAD_MORE = 0.03  # share of a target row that a head's step takes beyond its share of bytes
+_REBUILD = 16  # observations between two rebuilds of a table whose counts are known
+_DEAREST = 2.0  # most that rows together are believed to take, in units of as many single ones
+_STALL = 2.5  # times the expected time: the machine did something else
+_SLOW = 3  # stalls in a row after which the machine is taken to be slow
+_DRIFT = 0.1  # relative change of the target's speed that is taken for the machine's
+_DEPTH_STEP = 256  # positions of context that share a table
+_KEPT_ERROR = 0.03  # of times that were kept, until this process has timed the same
+_DEVIATION = 1.25  # standard deviations in a mean absolute one
+_AT_ONCE = 10  # observations at most that one mean stands for, since the weight of older ones fades
+
+
+class KeptTime(NamedTuple):
+    """A time for later processes."""
+
+    ms: float
+    seen: int  # how often it was observed; SURE at most
+
+
+class RowTimes:
+    """Time in ms of one model's decode of n rows; see the module's formula.
+
+    bases: T0 by depth of the context; each has entries for 0..N_MAX rows.
+    """
+
+    def __init__(self, bases: Mapping[int, Sequence[float]]) -> None:
+        self._depths = sorted(bases)
+        self._bases: list[Floats] = [np.asarray(bases[d], dtype=np.float64) for d in self._depths]
+        self.scale = 1.0
+        self.pace = 1.0
+        """The target's `scale` when this model was last timed."""
+        self._factors = {1: 1.0}
+        """What was learned, by `_key`."""
+        self._count: dict[int, int] = {}
+        self._begun: dict[int, int] = {}
+        self._off: dict[int, float] = {}
+        """How far times were from what earlier ones of their count said: the mean, as a share."""
+        self._surprises = Counter[int]()
+        """Stalls in a row of known counts, under 0, and those of each unknown one."""
+        self._waiting = 0
+        self._step = -1
+        self._table: list[float] = []
+
+    def count(self, rows: int) -> int:
+        """How often this many rows were observed, not counting stalls."""
+        return self._count.get(_key(rows), 0)
+
+    def table(self, depth: int = 0, rows: int = N_MAX) -> list[float]:
+        """Times for 0.. at least `rows` rows at a context depth; do not change the list."""
+        step = depth // _DEPTH_STEP if len(self._depths) > 1 else 0
+        if step != self._step or len(self._table) <= rows:
+            self._step = step
+            self._build(max(rows, N_MAX, len(self._table) - 1))
+        return self._table
+
+    def time(self, rows: int) -> float:
+        """The time of any number of rows, also of a whole prompt read at once."""
+        table = self.table()
+        return table[rows] if rows < len(table) else self.scale * self._expected(rows, 0)
+
+    def follow(self, target: RowTimes) -> None:
+        """Change speed as the target did since this model was last timed, since one machine runs both."""
+        change = target.scale / self.pace
+        if abs(change - 1.0) > _DRIFT:
+            self.scale *= change
+            self.pace, self._table = target.scale, []
+
+    def observe(self, rows: int, ms: float, depth: int = 0) -> None:
+        """Learn from a decode, or the mean of several. Impossible times are ignored; stalls, too, until they become the rule."""
+        if not (rows >= 1 and 1e-4 < ms < 1e7):
+            return
+        key, expected = _key(rows), self._expected(rows, depth)
+        if self._set_aside(rows, ms / (self.scale * expected)):
+            return
+        count = self._count[key] = self._count.get(key, 0) + 1
+        found = ms / (self.scale * expected)
+        if count > 1:
+            before = self._off.get(key, abs(found - 1.0))
+            self._off[key] = before + max(0.1, 1.0 / (count - 1)) * (abs(found - 1.0) - before)
+        if (
+            rows == 1 or count > SURE
+        ):  # of a known count part of the deviation is the machine's speed
+            self.scale *= 1.0 + (max(0.1, 1.0 / count) if rows == 1 else 0.05) * (found - 1.0)
+        if rows > 1:
+            self._learn_factor(rows, depth, ms / self.scale, max(0.1, 1.0 / count))
+        self._waiting += 1
+        if self._table and (count <= SURE or self._waiting >= _REBUILD):
+            self._build(len(self._table) - 1)
+
+    def _set_aside(self, rows: int, ratio: float) -> bool:
+        """Whether a time, in units of the expected one, may be a stall, from which nothing is learned.
+
+        If a time that contradicts earlier ones is believed, the machine's speed has changed; if none contradicts it, what was
+        assumed is wrong.
+        """
+        known = rows == 1 or self.count(rows) > 0
+        if not self._count or (known and ratio < 1.0 / _STALL):  # no machine is faster by chance
+            self.scale *= ratio
+            return False
+        which = 0 if known else _key(rows)
+        if ratio > _STALL:
+            self._surprises[which] += 1
+            if self._surprises[which] <= (_SLOW if known else 1):
+                return True
+            if known:
+                self.scale *= ratio
+        self._surprises[0] = 0
+        return False
+
+    def _learn_factor(self, rows: int, depth: int, ms: float, weight: float) -> None:
+        """Learn from the time that n rows take at the assumed speed.
+
+        The first time (of weight 1) replaces what was believed: any rest of that would later be taken for the machine's speed.
+        Rows may be decoded one by one, so they cost no more than that. Without a limit a stall may be believed, and the next time
+        without one as a machine that is as many times faster.
+        """
+        base = self._base(depth, rows)
+        found = min(max(ms, base[1]), _DEAREST * rows * base[1]) / base[rows]
+        before = self._factor(_key(rows))
+        self._factors[_key(rows)] = float(before + weight * (found - before))
+
+    def renew(self) -> None:
+        """Treat what was learned as a guess, which the next observation of each count replaces."""
+        for seen in (self._count, self._surprises, self._off, self._begun):
+            seen.clear()
+
+    def seen(self) -> dict[int, KeptTime]:
+        """Times by rows, without context, of the counts up to OWN_MAX that were observed."""
+        return {
+            n: KeptTime(self.scale * self._expected(n, 0), min(self.count(n), SURE))
+            for n in range(1, OWN_MAX + 1)
+            if self.count(n)
+        }
+
+    def begin_with(self, times: Mapping[int, KeptTime]) -> None:
+        """Learn from times that this machine took before."""
+        for rows, kept in sorted(times.items()):
+            for _ in range(kept.seen):
+                self.observe(rows, kept.ms)
+        self._begun, self._table = dict(self._count), []
+        self._off.clear()
+
+    def error(self, rows: int) -> float:
+        """The standard error of the time of this many rows, as a share of it; infinite where too little is known."""
+        key = _key(rows)
+        here = self.count(rows) - self._begun.get(key, 0)
+        if here < SURE:
+            return _KEPT_ERROR if self._begun.get(key, 0) >= SURE else inf
+        return _DEVIATION * self._off[key] / sqrt(min(here - 1, _AT_ONCE))
+
+    def _expected(self, rows: int, depth: int) -> float:
+        """The time of this many rows at the assumed speed."""
+        return float(self._base(depth, rows)[rows]) * self._factor(_key(rows))
+
+    def _factor(self, key: int) -> float:
+        """The factor of a count, its own or one between its neighbours'."""
+        return self._factors.get(key) or float(self._interpolated([key])[0])
+
+    def _interpolated(self, keys: Sequence[int]) -> Floats:
+        known = sorted(self._factors)
+        found: Floats = np.interp(keys, known, [self._factors[key] for key in known])
+        return found
+
+    def _base(self, depth: int, rows: int) -> Floats:
+        """T0 of 0..rows rows at this depth of the context."""
+        low, high, weight = self._around(depth)
+        found: Floats = extended(low, rows)
+        return found if low is high else found + weight * (extended(high, rows) - found)
+
+    def _around(self, depth: int) -> tuple[Floats, Floats, float]:
+        """T0 on both sides of a depth, and how far it lies from the first to the second."""
+        if len(self._depths) == 1 or depth <= self._depths[0]:
+            return self._bases[0], self._bases[0], 0.0
+        i = min(bisect_left(self._depths, depth), len(self._depths) - 1)
+        d0, d1 = self._depths[i - 1], self._depths[i]
+        return self._bases[i - 1], self._bases[i], (depth - d0) / (d1 - d0)
+
+    def _build(self, rows: int) -> None:
+        self._waiting = 0
+        keys = _keys(rows)
+        factors = self._interpolated(range(keys[-1] + 1))[keys]
+        self._table = (self.scale * factors * self._base(self._step * _DEPTH_STEP, rows)).tolist()
+
+
+def _key(rows: int) -> int:
+    """The key under which this many rows are learned."""
+    return rows if rows <= OWN_MAX else OWN_MAX + int(4.0 * log2(rows / OWN_MAX))
+
+
+@lru_cache(maxsize=64)
+def _keys(rows: int) -> list[int]:
+    """The keys of 0..rows rows."""
+    return [_key(n) for n in range(rows + 1)]
+
+
+def expand(points: Mapping[int, float]) -> list[float]:
+    """Times for 0..N_MAX rows from measured points {rows: time}; entry 0 is 0; rows beyond the last point follow `extended`.
+
+    Linear between neighbours. Raises OptionError on an empty curve or impossible times.
+    """
+    known = sorted((int(n), float(t)) for n, t in points.items())
+    if not known or known[0][0] < 1 or not all(0.0 < t < 1e9 for _, t in known):
+        raise OptionError("a cost curve needs positive, finite times for one or more rows")
+    rows, times = zip(*known, strict=True)
+    inside = np.array([0.0, *np.interp(range(1, rows[-1] + 1), rows, times)])
+    out: list[float] = extended(inside, N_MAX).tolist()
+    return out
+
+
+def extended(base: Floats, rows: int) -> Floats:
+    """A curve of 0..rows rows: beyond its end it has the slope of its upper half, so no single step is taken for a trend."""
+    last = len(base) - 1
+    if rows <= last:
+        return base[: rows + 1]
+    half = last // 2
+    slope = max(0.0, base[last] - base[half]) / (last - half)
+    return np.append(base, base[last] + slope * np.arange(1, rows - last + 1))
 
 
 class CostCurve:

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from pyspec.draft.acceptance import Acceptance, Calibration, LookupEstimator
-from pyspec.draft.costs import CostCurve
-from pyspec.draft.row_times import RowTimes
+from pyspec.draft.costs import CostCurve, RowTimes
 from pyspec.draft.simple import LengthPolicy, PlainRounds, clean_times
 from pyspec.draft.stopping import (
     Forecast,

@@ -27,10 +27,9 @@ import msgspec
 
 from pyspec._lib import release_workers
 from pyspec.draft.acceptance import TEMPERS, Acceptance, Calibration, Logistic
-from pyspec.draft.costs import ROWS, CostCurve
+from pyspec.draft.costs import OWN_MAX, ROWS, SURE, CostCurve, KeptTime
 from pyspec.draft.goodput import Experience
 from pyspec.draft.policies import Length, Policies
-from pyspec.draft.row_times import OWN_MAX, SURE, KeptTime
 from pyspec.engine.offload import count_placeable, row_bytes
 from pyspec.errors import EngineError, OptionError, ProfileError, PyspecError
 from pyspec.machine.devices import layer_devices

@@ -9,7 +9,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pyspec.draft.row_times import RowTimes
+from pyspec.draft.costs import RowTimes
 from pyspec.draft.simple import LengthPolicy
 
 

@@ -6,9 +6,8 @@ import pytest
 from measure.simulate import known_curve
 
 from pyspec.draft.acceptance import Acceptance
-from pyspec.draft.costs import ROWS, CostCurve
+from pyspec.draft.costs import ROWS, CostCurve, expand
 from pyspec.draft.goodput import GoodputPolicy
-from pyspec.draft.row_times import expand
 from pyspec.draft.stopping import draft_floors, forecast, learn
 from pyspec.draft.switch import UseSwitch
 from pyspec.draft.types import LOOKUP, MODEL, Draft, Outcome, Place, SeqOutcome

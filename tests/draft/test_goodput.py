@@ -20,9 +20,8 @@ from measure.simulate import (
 )
 
 from pyspec.draft.acceptance import Acceptance
-from pyspec.draft.costs import CostCurve
+from pyspec.draft.costs import CostCurve, expand
 from pyspec.draft.goodput import GoodputPolicy
-from pyspec.draft.row_times import expand
 from pyspec.draft.types import LOOKUP, Draft, Outcome, Place, SeqOutcome
 
 ROUNDS = Path(__file__).parents[2] / "bench" / "rounds"

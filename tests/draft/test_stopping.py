@@ -8,7 +8,7 @@ from grid import CURVES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.draft.row_times import expand
+from pyspec.draft.costs import expand
 from pyspec.draft.stopping import allocate, best_length, draft_floors, survivals
 
 ROW_TIMES = expand(CURVES["Q4_K_M"].points)

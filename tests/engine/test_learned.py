@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pyspec.draft.acceptance import Acceptance
+from pyspec.draft.costs import KeptTime
 from pyspec.draft.goodput import Experience
-from pyspec.draft.row_times import KeptTime
 from pyspec.draft.switch import SwitchState
 from pyspec.engine.profiles import MAX_CHANGE, PairFacts, time_rows
 from pyspec.machine.files import cache_dir

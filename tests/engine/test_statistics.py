@@ -2,8 +2,7 @@
 
 import pytest
 
-from pyspec.draft.costs import CostCurve
-from pyspec.draft.row_times import SURE, KeptTime
+from pyspec.draft.costs import SURE, CostCurve, KeptTime
 from pyspec.draft.simple import FixedPolicy
 from pyspec.draft.types import Outcome, SeqOutcome
 from pyspec.engine.statistics import AnswerStatistics, Tally, Timings, plain_decode
