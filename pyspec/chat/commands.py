@@ -101,7 +101,7 @@ def _exit(chat: Chat, _argument: str) -> None:
 
 def _clear(chat: Chat, _argument: str) -> None:
     chat.conversation.exchanges.clear()
-    chat.pending, chat.file = "", None
+    chat.pending = ""
     if chat.log is not None:
         chat.log = dialogue.new_path()  # the old conversation stays in the log
     chat.screen.note("started a new conversation; the system prompt stays")
@@ -118,28 +118,14 @@ def _beginning(text: str) -> str:
     return line[:60] + ("..." if len(line) > 60 else "")
 
 
-def _save(chat: Chat, argument: str) -> None:
-    path = _file(argument)
-    own = chat.file is not None and os.path.realpath(path) == os.path.realpath(chat.file)
-    if os.path.lexists(path) and not own:
-        raise InputError(f"{path} exists", "name another file")
-    dialogue.save(path, chat.conversation, chat.model.target())
-    chat.file = path
-    chat.screen.note(f"saved {counted(len(chat.conversation.exchanges), 'exchange')} to {path}")
-
-
-def _load(chat: Chat, argument: str, called: str = "") -> None:
-    """Go on with a saved chat. called: what to call it in place of its path."""
-    path = _file(argument)
-    saved = dialogue.load(path)
-    conversation = dialogue.restore(saved)
-    chat.conversation, chat.pending, chat.file = conversation, "", path
+def open_chat(chat: Chat, path: Path) -> None:
+    """Go on with a logged chat, in its own file."""
+    conversation, model = dialogue.load(path)
+    chat.conversation, chat.pending = conversation, ""
     if chat.log is not None:
-        chat.log = dialogue.new_path()  # the former conversation stays in the log
-    if note := dialogue.held_with(saved, chat.model.target().name):
+        chat.log = path  # the former conversation stays in its own file
+    if note := dialogue.held_with(model, chat.model.target().name):
         chat.screen.note(note)
-    loaded = counted(len(conversation.exchanges), "exchange")
-    chat.screen.note(f"loaded {loaded} from {called or path}")
     _show_last(chat)
 
 
@@ -147,20 +133,18 @@ def _chats(chat: Chat, argument: str) -> None:
     """List the logged chats, or go on with one of them."""
     found = dialogue.logged(_LISTED)
     if not found:
-        raise InputError("no chats are logged", "/save FILE keeps this one")
+        raise InputError("no chats are logged", "the first answer begins one")
     if argument:
         if not argument.isdecimal() or not 1 <= int(argument) <= len(found):
             wrong = f"{argument[:40]} is not a number from 1 to {len(found)}"
             raise InputError(wrong, "/chats lists them")
-        path = found[int(argument) - 1][0]
-        _load(chat, str(path), "chat " + argument)
-        chat.log, chat.file = (path if chat.log is not None else None), None
+        open_chat(chat, found[int(argument) - 1][0])
         return
     rows = []
-    for number, (path, saved) in enumerate(found, start=1):
+    for number, (path, conversation, model) in enumerate(found, start=1):
         moment = datetime.fromtimestamp(path.stat().st_mtime).astimezone()
-        first = next((each.content for each in saved.messages if each.role == "user"), "")
-        about = f"{moment:%Y-%m-%d %H:%M}  {saved.model.name}  {_beginning(first)}"
+        first = next((each.user for each in conversation.exchanges), "")
+        about = f"{moment:%Y-%m-%d %H:%M}  {model.name}  {_beginning(first)}"
         rows.append((str(number), about))
     chat.screen.table(rows)
     chat.screen.note(f"/chats N opens one, /forget deletes; they lie in {log_folder()}")
@@ -261,8 +245,6 @@ COMMANDS = (
     Command("regen", lambda chat, _: chat.regen(), "answer the last question again"),
     Command("continue", lambda chat, _: chat.go_on(), "go on with an answer that was cut"),
     Command("undo", _undo, "remove the last question and its answer"),
-    Command("save", _save, "save the conversation", "FILE", takes_file=True),
-    Command("load", _load, "continue a saved conversation", "FILE", takes_file=True),
     Command("chats", _chats, "list earlier chats, or open one of them", "[N]"),
     Command("forget", _forget, "delete what is kept of this chat, or of all", "[all]", ("all",)),
     Command("read", _read, "put a text file before the next message", "FILE", takes_file=True),

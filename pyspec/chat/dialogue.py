@@ -1,4 +1,4 @@
-"""The conversation of a chat: its turns, the prompt made from them, its file, and the log for `--continue`."""
+"""The conversation of a chat: its turns, the prompt made from them, and the log for `--continue`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Exchange:
     """A question, and its answer once there is one."""
 
     user: str
-    # its tokens lack the last one, and all if it was read from a file or made by another model
+    # its tokens lack the last one, and all if it was read from the log or made by another model
     answer: Result | None = None
     seed: int = 0  # the sampler's
 
@@ -125,7 +125,7 @@ def spoken(tokens: Sequence[Token], text: str, piece: Callable[[int], bytes]) ->
 
 
 class SavedMessage(msgspec.Struct, omit_defaults=True):
-    """One turn, as text: tokens of a file could slip control tokens into a prompt."""
+    """One turn in the log, as text: tokens of a file could slip control tokens into a prompt."""
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -142,7 +142,7 @@ class SavedModel(msgspec.Struct):
 
 
 class SavedChat(msgspec.Struct):
-    """The content of a file."""
+    """The content of a file of the log."""
 
     kind: Literal["pyspec-chat"]
     format: Literal[1]
@@ -161,7 +161,7 @@ def save(path: Path, conversation: Conversation, model: SavedModel) -> None:
     try:
         write_whole(path, [data, b"\n"])
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}", "name another file") from error
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _messages(conversation: Conversation) -> list[SavedMessage]:
@@ -174,16 +174,17 @@ def _messages(conversation: Conversation) -> list[SavedMessage]:
     return turns
 
 
-def load(path: Path) -> SavedChat:
-    """Read a saved chat. Raises InputError for anything else."""
+def load(path: Path) -> tuple[Conversation, SavedModel]:
+    """Read a logged chat, and the model that it was held with. Raises InputError for anything else."""
     try:
-        return parse(read_named(path, _MAX_SESSION), SavedChat)
+        saved = parse(read_named(path, _MAX_SESSION), SavedChat)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path} is not a saved chat: {reason}", "/save writes them") from None
+        raise InputError(f"{path} is not a logged chat: {reason}") from None
+    return _restored(saved), saved.model
 
 
-def restore(saved: SavedChat) -> Conversation:
+def _restored(saved: SavedChat) -> Conversation:
     """Return the saved conversation. Raises InputError if turns do not alternate."""
     conversation = Conversation()
     for index, message in enumerate(saved.messages):
@@ -205,11 +206,13 @@ def restore(saved: SavedChat) -> Conversation:
     return conversation
 
 
-def held_with(saved: SavedChat, name: str) -> str:
+def held_with(model: SavedModel, name: str) -> str:
     """Say that a conversation continues with a model of another name; empty if the name is the same."""
-    if saved.model.name == name:
-        return ""
-    return f"this conversation was held with {saved.model.name}, not with {name}"
+    return (
+        ""
+        if model.name == name
+        else f"this conversation was held with {model.name}, not with {name}"
+    )
 
 
 def new_path() -> Path | None:
@@ -245,12 +248,12 @@ def _all(folder: Path | None) -> list[Path]:
     return [path for _, path in sorted(dated)]
 
 
-def logged(most: int) -> list[tuple[Path, SavedChat]]:
+def logged(most: int) -> list[tuple[Path, Conversation, SavedModel]]:
     """Return so many of the logged chats, the newest first; those that cannot be read are left out."""
     found = []
     for path in reversed(_all(log_folder())):
         with suppress(InputError):
-            found.append((path, load(path)))
+            found.append((path, *load(path)))
         if len(found) == most:
             break
     return found
@@ -268,5 +271,5 @@ def forget_all() -> int:
 
 def last_model() -> str | None:
     """Return the file of the newest chat's model, if it still exists."""
-    model = load(newest()).model.path
+    model = load(newest())[1].path
     return model if model and os.path.isfile(model) else None  # noqa: PTH113 - Path's raises for some names

@@ -62,7 +62,7 @@ class LlamaChat:
         self._begun = time()  # a fixed date for the template, so that prompts keep their prefix
 
     def target(self) -> SavedModel:
-        """Identify the target for a saved chat."""
+        """Identify the target for the log."""
         path = Path(self.llm.model_path)
         return SavedModel(as_text(name_of(path)), as_text(path.absolute()))
 
@@ -198,7 +198,6 @@ class Chat:
     interrupted_at: float = float("-inf")  # time of the last Ctrl-C
     exit_code: int = 0  # of the last error, for scripts
     log: Path | None = None  # keeps the chat automatically
-    file: Path | None = None  # last saved to or loaded from
     confirm: Callable[[str], bool] | None = None  # asks the user; None if no user is present
     kept: bool = False  # whether the log was written
     set_by_user: set[str] = field(default_factory=set)  # no model's suggestions change these

@@ -6,12 +6,11 @@ import signal
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import click
 
 from pyspec._version import __version__
-from pyspec.chat.commands import execute
+from pyspec.chat.commands import open_chat
 from pyspec.chat.dialogue import Conversation, last_model, new_path, newest
 from pyspec.chat.prompt import TerminalReader, run, script_entries, terminal_kept, whole_entry
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
@@ -27,7 +26,6 @@ from pyspec.cli.options import (
     SamplerOptions,
     ShownOptions,
 )
-from pyspec.errors import OptionError
 from pyspec.screen.display import new_screen
 
 EXAMPLES = [
@@ -45,8 +43,6 @@ class TalkOptions(KeptOptions, DialogueOptions):
     # fmt: off
     history: bool = option("Conversation", "--history/--no-history", default=True,
         help="Keep the chat and typed lines, or nothing.")
-    saved: Path | None = option("Conversation", "--load", type=click.Path(path_type=Path), metavar="FILE",
-        help="Continue a saved chat.")
     script: bool = option("Conversation", "--script", is_flag=True,
         help="Take each line of stdin as typed, not all as one message.")
     max_tokens: int | None = option("Conversation", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), metavar="N",
@@ -81,8 +77,6 @@ def chat(
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    if options.going_on and options.saved is not None:
-        raise OptionError("two chats are given", "use either --continue or --load")
     resumed = newest() if options.going_on else None
     if options.going_on and models.model is None:
         models = replace(models, model=last_model())
@@ -110,10 +104,10 @@ def chat(
             talk.screen.note(f"pyspec {__version__}: {model.name}, draft {model.draft}{judged}")
             talk.screen.note("/help lists the commands, Ctrl-D quits")
         talk.suggest()
-        if (path := options.saved or resumed) is not None:
-            execute(talk, f"/load {path}")
         if options.log and options.history:
             talk.log = resumed or new_path()
+        if resumed is not None:
+            open_chat(talk, resumed)
         code = run(talk, entries, interactive=on_terminal)
         if on_terminal and talk.kept:
             others = "`pyspec chat --continue` continues it, /chats lists others"

@@ -26,7 +26,6 @@ from pyspec.chat.dialogue import (
     load,
     new_path,
     newest,
-    restore,
     save,
     unended,
     why_cut,
@@ -265,9 +264,8 @@ def _conversation(
         hint = "leave out --continue or --raw"
         raise InputError("without a chat template there is no conversation to continue", hint)
     path = newest()
-    saved = load(path)
-    conversation = restore(saved)
-    if note := held_with(saved, model.target().name):
+    conversation, was = load(path)
+    if note := held_with(was, model.target().name):
         tell(note, err=True)
     if dialogue.system is not None:
         conversation.system = dialogue.system

@@ -123,11 +123,9 @@ def edited(path, change):
 def test_round_trip(saved):
     """Messages and seed come back; tokens, which earlier versions wrote too, stay out of prompts."""
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
-    read = dialogue.load(edited(saved, {"tokens": [[2, 0, 0.0, 2]]}))
-    assert dialogue.restore(read) == TALK
-    assert read.model.name == "fake"
+    assert dialogue.load(edited(saved, {"tokens": [[2, 0, 0.0, 2]]})) == (TALK, MODEL.target())
     dialogue.save(saved, Conversation(), MODEL.target())
-    assert dialogue.load(saved).messages == []
+    assert dialogue.load(saved)[0] == Conversation()
 
 
 def test_a_failed_write_leaves_the_old_file(saved, monkeypatch):
@@ -146,19 +144,19 @@ def test_a_failed_write_leaves_the_old_file(saved, monkeypatch):
 def test_turns_alternate_and_an_open_question_is_left_out(saved):
     content = json.loads(saved.read_text())
     with pytest.raises(InputError, match="message 3 is a system turn"):
-        dialogue.restore(dialogue.load(edited(saved, {"role": "system"})))
+        dialogue.load(edited(saved, {"role": "system"}))
     del content["messages"][-1]
     saved.write_text(json.dumps(content))
-    assert dialogue.restore(dialogue.load(saved)) == Conversation("be kind")
+    assert dialogue.load(saved)[0] == Conversation("be kind")
 
 
 @pytest.mark.parametrize("data", [
     b"", b"{}", b"[1]", b"\xff\xfe", b"[" * 100_000, b'{"kind":"pyspec-chat","format":2}', STRANGE,
 ])  # fmt: skip
-def test_what_is_no_saved_chat_is_refused(tmp_path, data):
+def test_what_is_no_logged_chat_is_refused(tmp_path, data):
     path = tmp_path / "talk.json"
     path.write_bytes(data)
-    with pytest.raises(InputError, match="is not a saved chat"):
+    with pytest.raises(InputError, match="is not a logged chat"):
         dialogue.load(path)
 
 

@@ -1,7 +1,7 @@
 """Chats that are kept: listed, opened, forgotten; and answers that go on."""
 
 import pytest
-from helpers.fake_chat import QUIET, FakeModel, session, talk
+from helpers.fake_chat import QUIET, FakeModel, said, session, talk
 
 from pyspec.chat import dialogue
 from pyspec.chat.commands import execute
@@ -35,26 +35,18 @@ def test_chats_are_listed_newest_first_with_their_folder(folder):
 
 def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder):
     older, _ = keep("first").log, keep("second")
-    chat, _ = talk(FakeModel(["more"]), QUIET)
-    chat.log = dialogue.new_path()
-    execute(chat, "/chats 2")
+    chat, text = talk(FakeModel(["now", "more"], name="other"), QUIET)
+    chat.log = former = dialogue.new_path()
+    chat.send("here")
+    execute(chat, "/chats 3")
+    shown = "this conversation was held with fake, not with other\n>>> first\nfine\n"
+    assert text.getvalue() == f"now\n{shown}"
     chat.send("third")
     assert chat.log == older
-    assert [m.content for m in dialogue.load(older).messages] == ["first", "fine", "third", "more"]
-    with pytest.raises(InputError, match="3 is not a number from 1 to 2"):
-        execute(chat, "/chats 3")
-
-
-def test_a_chat_that_is_loaded_leaves_the_former_in_the_log(folder, tmp_path):
-    """It was written over it."""
-    chat, other = keep("first"), tmp_path / "other"
-    dialogue.save(other, keep("second").conversation, chat.model.target())
-    former = chat.log
-    execute(chat, f"/load {other}")
-    chat.send("third")
-    assert [m.content for m in dialogue.load(former).messages] == ["first", "fine"]
-    loaded = [m.content for m in dialogue.load(chat.log).messages]
-    assert loaded == ["second", "fine", "third", "fine"]
+    assert said(older) == ["first", "fine", "third", "more"]
+    assert said(former) == ["here", "now"]
+    with pytest.raises(InputError, match="4 is not a number from 1 to 3"):
+        execute(chat, "/chats 4")
 
 
 def test_a_chat_is_forgotten_and_not_kept_any_more(folder):

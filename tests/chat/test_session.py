@@ -4,9 +4,8 @@ from contextlib import nullcontext
 from io import BytesIO
 
 import pytest
-from helpers.fake_chat import QUIET, FakeModel, session, talk
+from helpers.fake_chat import QUIET, FakeModel, said, session, talk
 
-from pyspec.chat import dialogue
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.settings import FIELDS, ChatSettings
 from pyspec.errors import NumericError
@@ -51,19 +50,6 @@ def test_regen_and_undo():
     assert [ask.sampling.seed for ask in model.asked] == [7, 8, 7]
     assert model.asked[0].prompt == model.asked[1].prompt
     assert model.asked[2].prompt == model.prompt([{"role": "user", "content": "new"}])
-
-
-def test_save_and_load(tmp_path):
-    path = tmp_path / "talk.json"
-    first = FakeModel(["one", "two"])
-    session(first, f"/system be kind\nhi\n/save {path}\nand?\n")
-    second = FakeModel(["two"])
-    code, text = session(second, f"/load {path}\nand?\n")
-    loaded = f"loaded 1 exchange from {path}\n>>> hi\none\n"
-    assert (code, text) == (0, f"{loaded}two\n")
-    assert second.asked[0].prompt == first.asked[1].prompt
-    _, text = session(FakeModel(["two"], name="other"), f"/load {path}\n")
-    assert text == f"this conversation was held with fake, not with other\n{loaded}"
 
 
 def test_unknown_commands_are_named():
@@ -157,28 +143,15 @@ def test_an_error_keeps_the_partial_answer_or_forgets_the_question(after, kept):
     assert [exchange.answer.text for exchange in chat.conversation.exchanges] == kept
 
 
-def test_only_its_own_file_is_saved_over(tmp_path):
-    path, other, link = (tmp_path / f"{name}.json" for name in ("talk", "other", "link"))
-    path.write_text("dear diary")
-    link.symlink_to(tmp_path / "nowhere")
-    lines = f"hi\n/save {path}\n/save {other}\n/save {other}\n/save {link}\n"
-    code, text = session(FakeModel(["new"]), lines)
-    assert code == 2
-    assert f"{path} exists" in text
-    assert f"{link} exists" in text
-    assert text.count(f"saved 1 exchange to {other}") == 2
-    assert path.read_text() == "dear diary"
-
-
 def test_a_chat_is_kept_without_being_asked(tmp_path):
     """Each answer is in the log at once; what is cleared stays in the log's older file. A log that cannot be ends nothing."""
     path = tmp_path / "log.json"
     chat, text = talk(FakeModel(["one", "two"]), QUIET)
     chat.log = path
     chat.send("hi")
-    assert [m.content for m in dialogue.load(path).messages] == ["hi", "one"]
+    assert said(path) == ["hi", "one"]
     chat.send("and?")
-    assert [m.content for m in dialogue.load(path).messages] == ["hi", "one", "and?", "two"]
+    assert said(path) == ["hi", "one", "and?", "two"]
     assert chat.kept
     chat.log = tmp_path / "nowhere" / "log.json"
     chat.send("hi")

@@ -1,6 +1,5 @@
 """`pyspec chat` with the default model: on a pseudo-terminal, and as a filter."""
 
-import json
 import os
 import re
 import signal
@@ -9,6 +8,7 @@ from functools import partial
 
 import psutil
 import pytest
+from helpers.fake_chat import said
 from helpers.running import halting, run
 from helpers.waiting import DEADLINE_S, wait
 
@@ -136,17 +136,14 @@ def test_an_answer_is_stopped(open_terminal, smollm2):
     assert kept >= before + stopped - 1
 
 
-def test_a_paste_while_answering_is_one_message(tiny_terminal, tmp_path):
-    tiny_terminal.say("/set max_tokens 300")
-    tiny_terminal.type("hello")
-    tiny_terminal.child.send("one\n/exit\nthree")
-    answer = tiny_terminal.wait_for_prompt()
-    assert "/exit" not in answer
-    tiny_terminal.say("")
-    path = tmp_path / "talk.json"
-    tiny_terminal.say(f"/save {path}")
-    said = [each["content"] for each in json.loads(path.read_text())["messages"]]
-    assert said[::2] == ["hello", "one\n/exit\nthree"]
+def test_a_paste_while_answering_is_one_message(open_terminal, tiny_ascii, tmp_path):
+    terminal = open_terminal(str(tiny_ascii), "-n", "300", PYSPEC_CHATS=str(tmp_path))
+    terminal.type("hello")
+    terminal.child.send("one\n/exit\nthree")
+    assert "/exit" not in terminal.wait_for_prompt()
+    terminal.say("")
+    (path,) = tmp_path.iterdir()
+    assert said(path)[::2] == ["hello", "one\n/exit\nthree"]
 
 
 def test_ctrl_c_twice(tiny_terminal):
@@ -214,12 +211,6 @@ def test_a_terminal_without_a_screen_is_told_what_is_waited_for(tiny_ascii, tmp_
     assert out.read_text().strip()
 
 
-def test_one_chat_is_continued(tiny_ascii, tmp_path):
-    """The newest one was written over by the one that was loaded."""
-    done = run(*words(tiny_ascii), "--continue", "--load", tmp_path / "x", stdin=b"hi")
-    assert (done.returncode, "either --continue or --load" in done.stderr) == (2, True)
-
-
 def test_chats_are_kept_and_go_on(smollm2, tmp_path):
     chat = partial(run, *words(smollm2, "-n", "4"), PYSPEC_CHATS=str(tmp_path))
     first = chat(stdin=b"Say one.")
@@ -230,9 +221,8 @@ def test_chats_are_kept_and_go_on(smollm2, tmp_path):
     common = ["-t", "1", "-n", "4", "-c", "512", "--temp", "0", "--continue"]
     done = run("generate", "-m", smollm2, *common, "Say three.", PYSPEC_CHATS=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    talk = [m["content"] for m in json.loads(path.read_text())["messages"]]
-    assert talk[::2] == ["Say one.", "Say two.", "Say three."]
-    assert talk[-1] == done.stdout.removesuffix("\n")
+    assert said(path)[::2] == ["Say one.", "Say two.", "Say three."]
+    assert said(path)[-1] == done.stdout.removesuffix("\n")
     assert list(tmp_path.iterdir()) == [path]
     before = path.read_bytes()
     done = run("generate", "-m", smollm2, *common, "--no-log", "Four.", PYSPEC_CHATS=str(tmp_path))

@@ -77,7 +77,7 @@ BAD = "\udcff"
 @pytest.mark.parametrize("words", [
     ["generate", "x", "-m", f"{BAD}.gguf"], ["generate", "x", "-f", BAD], ["generate", "x", "--draft", BAD],
     ["models", "path", BAD], ["models", "info", BAD], ["models", "rm", BAD], [BAD], ["generate", f"--{BAD}", "x"],
-    ["chat", "--load", BAD], ["chat", "-s", BAD],
+    ["chat", "-s", BAD],
 ])  # fmt: skip
 def test_words_that_are_not_utf8(tiny_ascii, words):
     model = options(tiny_ascii) if words[0] in ("generate", "chat") and "-m" not in words else []

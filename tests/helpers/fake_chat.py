@@ -4,10 +4,12 @@ import io
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from pyspec.chat import dialogue
 from pyspec.chat.dialogue import SavedModel
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.settings import ChatSettings
@@ -154,6 +156,12 @@ def talk(
 ) -> tuple[Chat, io.StringIO]:
     shown, text = screen()
     return Chat(model, shown, guard, settings), text
+
+
+def said(path: Path) -> list[str]:
+    """Questions and answers of a logged chat."""
+    found, _ = dialogue.load(path)
+    return [turn["content"] for turn in found.messages()]
 
 
 def session(model: FakeModel, lines: str, settings: ChatSettings = QUIET) -> tuple[int, str]:
