@@ -303,8 +303,8 @@ class Batch:
         )  # fmt: skip
         self.parallel, made.engine.temper = made.n_slots, self._pair.temper
         self.on_placed(self.placed)
-        for note in (*made.assembly.notes, made.assembly.hint()):
-            if note and note not in self._noted:
+        for note in made.assembly.notes:
+            if note not in self._noted:
                 self._noted.add(note)
                 log.warning("%s", note)
         self._scheduler = Scheduler(

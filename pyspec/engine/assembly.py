@@ -29,7 +29,7 @@ from pyspec.gguf.kinds import (
     read_states,
     unused_heads,
 )
-from pyspec.hub.drafts import drafts_here, offers_for, suggestion
+from pyspec.hub.drafts import drafts_here, offers_for
 from pyspec.hub.fetch import cached
 from pyspec.hub.locate import resolve
 from pyspec.machine.files import size_of
@@ -50,7 +50,6 @@ class Parts:
     notes: list[str] = field(default_factory=list)
     automatic: bool = False  # the draft was chosen automatically: one of `others` may replace it
     head: bool = False  # the draft is the target's own next-token head, in the target's file
-    lookup_alone: bool = False  # lookup was not requested, but nothing else was found
     left_out: list[str] = field(default_factory=list)  # drafts of no use here, with reasons
     others: Iterator[Parts] = field(default_factory=lambda: iter(()))  # to try, in turn
 
@@ -87,7 +86,6 @@ class Parts:
         following = next(self.others)
         self.draft, self.companion = following.draft, following.companion
         self.head, self.automatic = following.head, following.automatic
-        self.lookup_alone = following.lookup_alone
         self.notes = [
             f"not used as drafts for this model: {', '.join(self.left_out)}",
             *following.notes,
@@ -159,7 +157,7 @@ def _automatic(target: Any, companion: str) -> Iterator[Parts]:
     for found in drafts_here(path):
         note = f"drafting with {found.name} ({found.origin}); --draft lookup turns it off"
         yield _found(target, str(found.path), companion, note)
-    yield Parts(drafter=LookupDrafter(), lookup_alone=True)
+    yield Parts(drafter=LookupDrafter())
 
 
 def _found(target: Any, name: str, companion: str, note: str = "") -> Parts:
@@ -313,11 +311,6 @@ class Assembly:
     def notes(self) -> list[str]:
         """What was left out or done differently than asked, and why."""
         return self._parts.notes
-
-    def hint(self) -> str:
-        """A suggestion for after an answer that had only lookup because no draft was found; empty on later calls."""
-        alone, self._parts.lookup_alone = self._parts.lookup_alone, False
-        return suggestion(Path(self._target.model_path)) if alone else ""
 
     @property
     def sides(self) -> list[SideFile]:

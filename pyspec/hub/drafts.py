@@ -10,11 +10,11 @@ from itertools import chain, islice
 from pathlib import Path
 
 from pyspec.gguf.header import Facts, facts_of
-from pyspec.gguf.kinds import ASSISTANT, MTP, NAMES, STATE_KINDS, has_head, head_size, unused_heads
+from pyspec.gguf.kinds import ASSISTANT, MTP, NAMES, STATE_KINDS, has_head, head_size
 from pyspec.hub.fetch import cached, read_provenance
 from pyspec.hub.locate import OURS, found_here
 from pyspec.hub.sources import PREFIX, Entry, Family, Manifest, load_manifest
-from pyspec.machine.files import file_sha256, models_dir, recall, remember, size_of, stamp
+from pyspec.machine.files import file_sha256, models_dir, size_of, stamp
 from pyspec.machine.others import LocalModel, is_draft_file, sizes_of
 
 # -- models here -------------------------------------------------------------------------------------------------------
@@ -26,11 +26,9 @@ Of the bytes that a token reads, which of a mixture are few; of the whole file f
 """
 
 LARGEST_KNOWN = 0.5  # largest to suggest for fetching, of what a token of the target reads
-LARGE = 10**9  # size of a target in bytes from which a draft is worth a hint
 MAX_TRIED = 4  # most files that a start tries as drafts: each trial loads one in a child
 BESIDE = "beside it"  # origin of a file in the target's folder that is otherwise unknown
 LocalDraft = tuple[LocalModel, Facts]
-_SUGGESTED = "told of a draft to fetch"
 
 
 @dataclass(frozen=True)
@@ -188,30 +186,6 @@ def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
         Candidate(d.model, "to fetch", d.size, d.size / facts.read, d.note, None, d.licence)
         for d in found
     ]  # fmt: skip
-
-
-def suggestion(target: Path) -> str:
-    """Return a hint, once, for a large model with only lookup drafts: unused heads, or the command to fetch a draft."""
-    if size_of(target) < LARGE:
-        return ""
-    sentence = "; ".join(filter(None, (unused_heads(target), _to_fetch(target))))
-    if not sentence or recall(_SUGGESTED, at := stamp(target)) is not None:
-        return ""
-    remember(_SUGGESTED, at, sentence)
-    return sentence
-
-
-def _to_fetch(target: Path) -> str:
-    facts = facts_of(target)
-    known = [*made_for(target), *known_drafts(facts, load_manifest())] if facts else []
-    fit = next((each for each in known if each.path is None and each.share <= LARGEST), None)
-    if fit is None:
-        return ""
-    size = f" ({fit.size / 1e9:.2f} GB)" if fit.size else ""
-    return (
-        "no draft for this model is on this machine, so only repeated text is drafted; "
-        f"`pyspec models pull {fit.name}`{size} fetches one, which is used from then on"
-    )
 
 
 def is_of(facts: Facts, family: Family) -> bool:

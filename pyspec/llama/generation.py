@@ -118,7 +118,6 @@ class Answering:
             report = statistics.report(self._policy)
             block = self._options.block(statistics.tally, report, session.assembly.names)
             llm.last_speculation = SpeculationBlock(block)
-            llm.note(session.assembly.hint())
             llm.last_timings = {"load_ms": round(llm.load_ms, 2), **block["timings"]}
         if llm.pair_memory is not None:
             llm.pair_memory.temper = session.engine.temper

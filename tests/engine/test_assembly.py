@@ -156,3 +156,14 @@ def test_a_refused_draft_leaves_no_target(tiny_target, tmp_path):
     (llm,) = {id(found): found for found in frames if isinstance(found, SpeculativeLlama)}.values()
     with pytest.raises(EngineError, match="closed"):
         llm.tokenize(b"a")
+
+
+def test_ids_that_a_draft_lacks_end_no_draft(open_llama, tmp_path):
+    more = [*tiny.TOKENS, *(f"[PAD{i}]" for i in range(9))]
+    target = tiny.write(tmp_path / "more.gguf", n_layer=4, tokens=more)
+    draft = tiny.write(tmp_path / "fewer.gguf", n_layer=1)
+    prompt = [*PROMPT, tiny.A, tiny.N_VOCAB + 4, tiny.A, tiny.N_VOCAB + 8, tiny.A + 1]
+    llm = open_llama(target, draft=draft, length="fixed:3")
+    assert ask(llm, prompt, 30).ids == ask(open_llama(target), prompt, 30).ids
+    assert llm.last_speculation["drafted"] > 20
+    assert not llm.session.loop.failed

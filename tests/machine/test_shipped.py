@@ -9,7 +9,7 @@ from helpers.shop import SHIPPED
 
 from pyspec.errors import FetchError, OptionError
 from pyspec.gguf.check import ships
-from pyspec.hub.drafts import made_for, suggestion
+from pyspec.hub.drafts import made_for
 from pyspec.hub.fetch import cached, fetch
 from pyspec.hub.locate import remove, resolve
 from pyspec.hub.sources import load_manifest
@@ -47,14 +47,6 @@ def test_a_target_is_fetched_where_its_draft_cannot_be(head):
     assert (draft.name, draft.path, draft.origin) == ("head", None, "to fetch")
     with pytest.raises(FetchError):
         fetch(head.entry("head"))
-
-
-def test_what_is_missing_is_suggested(head, tiny, monkeypatch):
-    """A copy of a known target that somebody else fetched."""
-    monkeypatch.setattr("pyspec.hub.drafts.LARGEST", 2.0)
-    monkeypatch.setattr("pyspec.hub.drafts.LARGE", 0)
-    assert "`pyspec models pull head` (0.00 GB) fetches one" in suggestion(tiny)
-    assert head.pip.calls == []
 
 
 def test_a_file_beside_the_manifest_goes_first(head, tiny_bytes):
