@@ -21,7 +21,7 @@ _COMMANDS = {
     "chat": "Chat with a model.",
     "batch": "Answer many prompts from files.",
     "serve": "Serve OpenAI's and Anthropic's HTTP APIs, and a chat page.",
-    "models": "List, fetch, add, remove and inspect models.",
+    "models": "List, fetch, remove and inspect models.",
     "draft": "Find a draft for a model.",
     "measure": "Say what drafts gain here, for your model.",
     "info": "Show versions, devices and folders.",

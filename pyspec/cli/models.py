@@ -36,7 +36,7 @@ from pyspec.hub.fetch import (
     fetch,
     read_provenance,
 )
-from pyspec.hub.locate import add, find_here, found_here, remove, resolve
+from pyspec.hub.locate import find_here, found_here, remove, resolve
 from pyspec.hub.locate import pull as fetch_repo
 from pyspec.hub.sources import (
     PREFIX,
@@ -65,7 +65,7 @@ class _Models(click.Group):
 @click.group(cls=_Models, invoke_without_command=True)
 @click.pass_context
 def models(ctx: click.Context) -> None:
-    """List, fetch, add, remove and inspect models: pyspec's own, and those of ollama, LM Studio and the Hugging Face cache."""
+    """List, fetch, remove and inspect models: pyspec's own, and those of ollama, LM Studio and the Hugging Face cache."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_models, as_json=False, only_here=False)
 
@@ -224,22 +224,10 @@ def path(name: str | None) -> None:
     _echo_path(found)
 
 
-@models.command("add", short_help="Give a GGUF file a name.")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--name", help="Its name; if not given, the file name without .gguf.")
-def add_model(file: Path, name: str | None) -> None:
-    """Give a GGUF file a name; the file stays where it is."""
-    added = add(file, name)
-    tell(f"{added.name} now names {shlex.quote(os.fspath(added.path))}", err=True)
-
-
 @models.command("rm", short_help="Remove models from pyspec's own cache.")
 @click.argument("names", nargs=-1, required=True, shell_complete=model_names)
 def remove_models(names: tuple[str, ...]) -> None:
-    """Remove fetched and converted models from pyspec's own cache, or the name given to an added file.
-
-    Models of other programs are never touched.
-    """
+    """Remove fetched and converted models from pyspec's own cache. Models of other programs are never touched."""
     for name in names:
         tell(remove(name), err=True)
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from pyspec.errors import ModelNotFound, OptionError
-from pyspec.gguf.header import read_header
 from pyspec.hub.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -34,16 +30,12 @@ from pyspec.hub.sources import (
     load_manifest,
 )
 from pyspec.machine.files import (
-    cache_dir,
-    file_lock,
     first_part,
     make_dir,
     models_dir,
     open_regular,
     parts_of,
-    read_json,
     show,
-    write_whole,
 )
 from pyspec.machine.others import (
     PREFERRED,
@@ -57,15 +49,14 @@ from pyspec.machine.others import (
 
 # -- local models ------------------------------------------------------------------------------------------------------
 
-OURS, ADDED = "pyspec", "added"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+OURS = "pyspec"
 
 
 def found_here(manifest: Manifest) -> list[LocalModel]:
     """List all local models, ours first, then by program. No file is read."""
     known = [found for entry in manifest.model for found in _known(entry)]
     taken = {found.path for found in known}
-    others = (*_added(), *_fetched(), *found_elsewhere())
+    others = (*_fetched(), *found_elsewhere())
     return known + [found for found in others if found.path not in taken]
 
 
@@ -122,71 +113,18 @@ def _fetched() -> Iterator[LocalModel]:
                 yield of_repo(repo, file, path, OURS, f"{repo}/{file}@{revision}")
 
 
-# -- added -------------------------------------------------------------------------------------------------------------
-
-
-def _register() -> Path:
-    return cache_dir() / "added.json"
-
-
-def _load_register() -> dict[str, str]:
-    return read_json(_register(), dict[str, str]) or {}
-
-
-def _added() -> Iterator[LocalModel]:
-    for name, path in _load_register().items():
-        if os.path.isfile(path):  # noqa: PTH113 - Path's raises for a name that is too long
-            yield LocalModel(name, Path(path), ADDED, (Path(path).stem,))
-
-
-def add(file: Path, name: str | None = None) -> LocalModel:
-    """Give a GGUF file a name, which then works wherever names do; the file stays where it is.
-
-    Raises ModelError if it is not a model, OptionError for a name that is invalid or taken.
-    """
-    path = _existing(file.expanduser().absolute())
-    read_header(path)
-    try:
-        str(path).encode("utf-8")
-    except UnicodeEncodeError:
-        what = f"the path {show(str(path), 300)} is not UTF-8"
-        raise OptionError(what, "rename it first") from None
-    name = name or path.stem
-    if not _NAME.fullmatch(name):
-        hint = "give another with --name, of letters, digits, '.', '_', '-' and ':'"
-        raise OptionError(f"{show(name)} cannot be a name", hint)
-    found = find_here(name)
-    if load_manifest().get(name) is not None or (found is not None and found.path != path):
-        raise OptionError(f"there is already a model {show(name)}", "choose another with --name")
-    _change_register({name: str(path)})
-    return LocalModel(name, path, ADDED)
-
-
-def _change_register(new: dict[str, str], without: str = "") -> None:
-    folder = make_dir(cache_dir())
-    with file_lock(folder / ".added.lock"):
-        register = {**_load_register(), **new}
-        register.pop(without, None)
-        write_whole(_register(), [msgspec.json.format(msgspec.json.encode(register), indent=1)])
-
-
 # -- removing ----------------------------------------------------------------------------------------------------------
 
 
 def remove(name: str) -> str:
-    """Remove a model from our cache, or the name of an added one, and say what was done.
+    """Remove a model from our cache, and say what was done.
 
     Raises ModelNotFound, OptionError for a model of another program or one that ships with pyspec, or OSError.
     """
-    if name in _load_register():
-        _change_register({}, without=name)
-        return f"removed the name {name}; its file stays where it is"
     found = find_here(name)
     if found is None:
         hint = "`pyspec models list` shows all"
         raise ModelNotFound(f"there is no model {show(name)} here", hint)
-    if found.origin == ADDED:
-        return remove(found.name)
     if found.origin != OURS:
         how = {"ollama": f"`ollama rm {found.name}`"}.get(found.origin, "that program")
         raise OptionError(f"{found.name} belongs to {found.origin}", f"remove it with {how}")
@@ -268,9 +206,6 @@ def _existing(path: Path) -> Path:
 
 
 def _unknown(name: str) -> ModelNotFound:
-    if gone := _load_register().get(name):
-        hint = f"put it back, or remove the name with `pyspec models rm {name}`"
-        return ModelNotFound(f"the file of {show(name)} is gone: {show(gone, 300)}", hint)
     hint = (
         "`pyspec models list` has the names here, `pyspec models search` others to fetch; "
         "a file works too, and OWNER/REPO:TYPE of the hub, where TYPE is Q4_K_M, for example"

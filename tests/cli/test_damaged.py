@@ -59,14 +59,13 @@ DAMAGES = {
 class Place:
     """A cache with something of every kind, the chat log, and another program's settings."""
 
-    def __init__(self, folder, shop, model):
+    def __init__(self, folder, shop):
         self._folder = folder
         self.variables = {"PYSPEC_CHATS": str(folder / "chats")}
         convert(shop.entry(), "q8_0")
         settings = folder / "home" / ".lmstudio" / "settings.json"
         settings.parent.mkdir(parents=True)
         settings.write_text(f'{{"downloadsFolder": "{folder}"}}')
-        assert self.run("models", "add", model, "--name", "named") == 0
         assert [self.run(*words) for words in COMMANDS] == [0] * len(COMMANDS)
         self.whole = {path: path.read_bytes() for path in self._files()}
 
@@ -90,16 +89,15 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("place")
+    folder, outside = (tmp_path_factory.mktemp(name) for name in ("place", "outside"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPEC_CACHE", str(folder / "cache"))
         patch.setenv("HOME", str(folder / "home"))
+        patch.setenv("LLAMA_CACHE", str(outside))
         patch.setattr(files, "tell_damage", cache(files.tell_damage.__wrapped__))
-        outside = tmp_path_factory.mktemp("outside")
         shop = open_shop(outside / "shop", tiny_llama().build(), patch)
-        path = outside / "chats.gguf"
-        model = tiny.write(path, tokens=tiny.ASCII, template=scripted.CHATML)
-        yield Place(folder, shop, model)
+        tiny.write(outside / "named.gguf", tokens=tiny.ASCII, template=scripted.CHATML)
+        yield Place(folder, shop)
 
 
 SEEDS = [pytest.param(seed, marks=pytest.mark.slow if seed >= 80 else ()) for seed in range(500)]

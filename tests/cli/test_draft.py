@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 from helpers import running, tiny
 from helpers.own_cache import home
+from helpers.programs import named
 
 from pyspec.cli.models import draft
 from pyspec.errors import ModelInvalid, UnsupportedModel
 from pyspec.gguf.header import facts_of
-from pyspec.hub.locate import add
 from pyspec.hub.sources import Family, FamilyDraft, load_manifest
 
 __all__ = ["home"]
@@ -23,8 +23,7 @@ def pair(home, monkeypatch):
     monkeypatch.setenv("PYSPEC_CACHE", str(home / "cache"))
     made = []
     for name, layers in (("target", 8), ("small", 1)):
-        made.append(tiny.write(home / f"{name}.gguf", n_layer=layers, tokens=tiny.ASCII))
-        add(made[-1])
+        made.append(named(tiny.write(home / f"{name}.gguf", n_layer=layers, tokens=tiny.ASCII)))
     return made
 
 
@@ -66,7 +65,7 @@ def test_a_draft_to_fetch_is_one_command(pair):
 
 def test_a_large_one_is_not_used_unmeasured(pair):
     """It is listed; its steps cost nearly as much as the target's."""
-    add(tiny.write(pair[1], n_layer=7, tokens=tiny.ASCII))
+    tiny.write(pair[1], n_layer=7, tokens=tiny.ASCII)
     lines = run("target").stdout.splitlines()
     assert lines[1].split()[0] == "small"
     used = "--draft auto, the default, uses lookup alone"
@@ -76,7 +75,7 @@ def test_a_large_one_is_not_used_unmeasured(pair):
 @pytest.mark.usefixtures("fetchable")
 def test_a_small_one_to_fetch_goes_before_a_large_one_here(pair):
     """A third of the target's size is the most."""
-    add(tiny.write(pair[1], n_layer=7, tokens=tiny.ASCII))
+    tiny.write(pair[1], n_layer=7, tokens=tiny.ASCII)
     assert run("target").stdout.splitlines()[-1] == "use: pyspec models pull owner/small-GGUF:Q8_0"
 
 
@@ -90,7 +89,7 @@ def test_what_was_fetched_is_not_to_fetch(pair, fetchable, tmp_path):
 
 @pytest.mark.usefixtures("pair")
 def test_its_own_head_is_what_auto_takes(tmp_path):
-    add(tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_heads=1, tokens=tiny.ASCII))
+    named(tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_heads=1, tokens=tiny.ASCII))
     (row, *_) = json.loads(run("headed", "--json").stdout)
     assert (row["name"], row["origin"], row["note"]) == ("mtp", "in its file", "next-token head")
     assert run("headed").stdout.splitlines()[-2:] == [
@@ -101,7 +100,7 @@ def test_its_own_head_is_what_auto_takes(tmp_path):
 
 @pytest.mark.usefixtures("pair")
 def test_what_decodes_plainly_has_no_draft(tmp_path):
-    add(tiny.write(tmp_path / "recurrent.gguf", arch="mamba", n_layer=8, tokens=tiny.ASCII))
+    named(tiny.write(tmp_path / "recurrent.gguf", arch="mamba", n_layer=8, tokens=tiny.ASCII))
     assert json.loads(run("recurrent", "--json").stdout) == []
     assert run("recurrent").stdout.splitlines() == [
         "llama.cpp keeps no states of mamba models to go back to: they decode plainly",
@@ -127,7 +126,7 @@ def test_auto_takes_it_and_says_so(pair, open_llama, caplog):
     llm = open_llama(pair[0], draft="auto", companion="auto")
     list(llm.steps([5, 6, 7], max_tokens=8))
     assert llm.last_speculation["draft"] == "lookup+small"
-    assert "drafting with small (added)" in caplog.text
+    assert "drafting with small (llama.cpp)" in caplog.text
 
 
 def test_auto_goes_on_without_a_draft_that_does_not_load(pair, open_llama, caplog):
@@ -142,14 +141,14 @@ def test_auto_goes_on_without_a_draft_that_does_not_load(pair, open_llama, caplo
 
 def test_a_model_in_another_type_is_no_draft_for_itself(tmp_path, monkeypatch, pair):
     """Nearly as large, of the same name."""
-    add(tiny.write(tmp_path / "again.gguf", n_layer=7, tokens=tiny.ASCII))
+    named(tiny.write(tmp_path / "again.gguf", n_layer=7, tokens=tiny.ASCII))
     assert [row["name"] for row in json.loads(run("target", "--json").stdout)] == ["small", "again"]
 
-    def named(path):
+    def called(path):
         facts = facts_of(path)
         return msgspec.structs.replace(facts, name="Tiny") if facts else None
 
-    monkeypatch.setattr("pyspec.hub.drafts.facts_of", named)
+    monkeypatch.setattr("pyspec.hub.drafts.facts_of", called)
     assert [row["name"] for row in json.loads(run("target", "--json").stdout)] == ["small"]
 
 

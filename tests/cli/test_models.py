@@ -133,35 +133,19 @@ def test_json_is_for_programs():
 
 
 @pytest.mark.usefixtures("shop")
-def test_add_and_remove(tmp_path):
-    mine = tmp_path / "mine.gguf"
-    mine.write_bytes(tiny_llama().build())
-    assert run("add", str(mine)).returncode == 0
-    assert run("path", "mine").stdout == f"{mine}\n"
-    assert run("rm", "mine").returncode == 0
-    assert mine.exists()
-    assert run("path", "mine").returncode == 1
-    fetched = run("path").stdout.strip()
-    assert "removed toy" in run("rm", "toy").stderr
-    assert not Path(fetched).exists()
-
-
-@pytest.mark.usefixtures("shop")
-def test_a_file_whose_own_name_is_none_needs_another(tmp_path):
-    path = tmp_path / "My Model (Q4).gguf"
-    path.write_bytes(tiny_llama().build())
-    refused = run("add", str(path))
-    assert (refused.returncode, "--name" in refused.stderr) == (2, True)
-    assert run("add", str(path), "--name", "My-Model-Q4").returncode == 0
-
-
-@pytest.mark.usefixtures("shop")
 def test_printed_paths_can_be_pasted(tmp_path):
     path = tmp_path / "l'\u00e9t\u00e9 7B.gguf"
     path.write_bytes(tiny_llama().build())
-    told = run("info", str(path)).stdout, run("add", str(path), "--name", "x").stderr
-    for line in (next(each for each in told[0].splitlines() if each.startswith("file")), told[1]):
-        assert shlex.split(line)[-1] == str(path)
+    lines = run("info", str(path)).stdout.splitlines()
+    (line,) = (each for each in lines if each.startswith("file"))
+    assert shlex.split(line)[-1] == str(path)
+
+
+@pytest.mark.usefixtures("shop")
+def test_what_was_fetched_is_removed():
+    fetched = run("path").stdout.strip()
+    assert "removed toy" in run("rm", "toy").stderr
+    assert not Path(fetched).exists()
 
 
 def test_nothing_is_printed_past_the_one_function_for_it():
@@ -181,7 +165,7 @@ def test_names_steer_no_terminal(shop, tmp_path):
     model = tiny_llama()
     model.kv["general.architecture"] = (STR, "x\x1b[2Jy")
     path.write_bytes(model.build())
-    for words in (["info", str(path)], ["info", str(path) + "missing"], ["add", str(path)]):
+    for words in (["info", str(path)], ["info", str(path) + "missing"]):
         assert not {"\x1b", "\x07"} & {*run(*words).stderr}
 
 

@@ -5,6 +5,8 @@ import json
 import os
 from pathlib import Path
 
+import platformdirs
+
 
 def put(path: Path, raw: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,3 +39,10 @@ def snapshot(root: Path, repo: str, **files: bytes) -> Path:
         made[-1].parent.mkdir(parents=True, exist_ok=True)
         made[-1].symlink_to(os.path.relpath(blob, made[-1].parent))
     return made[0]
+
+
+def named(path: Path) -> Path:
+    """Move a file to where llama.cpp has models, by which its stem is a name. Returns the new path."""
+    folder = platformdirs.user_cache_path("llama.cpp", appauthor=False, opinion=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    return path.rename(folder / path.name)

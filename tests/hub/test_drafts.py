@@ -5,21 +5,18 @@ from pathlib import Path
 import msgspec
 import pytest
 from helpers import tiny, tiny_eagle
-from helpers.programs import pulled, put, snapshot
+from helpers.programs import named, pulled, put, snapshot
 
 from pyspec.gguf.header import Facts, facts_of
 from pyspec.gguf.vocabulary import VocabularyHash
 from pyspec.hub.drafts import candidates, drafts_here, is_of, known_drafts
-from pyspec.hub.locate import add
 from pyspec.hub.sources import Family, FamilyDraft, load_manifest
 
 pytestmark = pytest.mark.usefixtures("home")
 
 
 def made(path, **options):
-    tiny.write(path, **options)
-    add(path)
-    return path
+    return named(tiny.write(path, **options))
 
 
 def names_of(target):
@@ -137,8 +134,7 @@ def test_a_fetched_head_is_taken(home):
     """Wherever it lies: it was made for this model, whatever its vocabulary says."""
     target = made(home / "target.gguf", n_layer=40)
     facts = facts_of(target)
-    tiny_eagle.write(home / "elsewhere.gguf")
-    add(home / "elsewhere.gguf")
+    named(tiny_eagle.write(home / "elsewhere.gguf"))
     draft = FamilyDraft("elsewhere", 0, "MIT")
     family = Family("Tiny", ("llama",), (), (draft,), {}, (facts.vocabulary.upto,))
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))
@@ -196,27 +192,16 @@ def test_a_draft_of_the_same_repository(home, place):
 
 def test_a_draft_beside_its_model_goes_before_smaller_ones(home, monkeypatch):
     target = put(home / "mine/toy.gguf", tiny.write(home / "t.gguf", n_layer=40).read_bytes())
-    add(
-        put(home / "mine/toy-draft.gguf", tiny.write(home / "d.gguf", n_layer=2).read_bytes()),
-        "near",
-    )
-    add(tiny.write(home / "smaller.gguf", n_layer=1))
-    add(tiny.write(home / "larger.gguf", n_layer=3))
+    put(home / "mine/toy-draft.gguf", tiny.write(home / "d.gguf", n_layer=2).read_bytes())
+    made(home / "smaller.gguf", n_layer=1)
+    made(home / "larger.gguf", n_layer=3)
     monkeypatch.setattr("pyspec.hub.drafts.MAX_TRIED", 3)
-    assert [found.name for found in drafts_here(target)] == ["near", "smaller", "larger"]
+    assert [found.name for found in drafts_here(target)] == ["toy-draft", "smaller", "larger"]
 
 
-@pytest.mark.parametrize("added", [("target",), ("draft",), ("target", "draft")])
-def test_an_added_draft_beside_its_model(home, added):
-    """A name for it hides neither the head nor whose it is."""
+def test_a_head_beside_its_model_is_for_its_size(home):
     (home / "mine").mkdir()
-    files = {
-        "target": tiny.write(home / "mine/toy-8b.gguf", n_layer=40),
-        "draft": tiny_eagle.write(home / "mine/eagle3-toy.gguf"),
-    }
-    tiny_eagle.write(home / "mine/eagle3-toy-70b.gguf")
-    add(home / "mine/eagle3-toy-70b.gguf")
-    for name in added:
-        add(files[name], name)
-    wanted = "draft" if "draft" in added else "eagle3-toy"
-    assert [found.name for found in drafts_here(files["target"])] == [wanted]
+    target = tiny.write(home / "mine/toy-8b.gguf", n_layer=40)
+    for name in ("eagle3-toy", "eagle3-toy-70b"):
+        tiny_eagle.write(home / f"mine/{name}.gguf")
+    assert names_of(target) == ["eagle3-toy"]

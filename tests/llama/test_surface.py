@@ -14,7 +14,7 @@ from helpers.completions import GREEDY, PROMPT, completed, greedy
 
 import pyspec
 from pyspec.errors import EngineError, ModelNotFound, OptionError
-from pyspec.hub.locate import add, resolve
+from pyspec.hub.locate import resolve
 from pyspec.llama.speculative import SpeculativeLlama
 
 OUR_DEFAULTS = {"flash_attn": "auto", "verbose": False}
@@ -242,12 +242,6 @@ def test_what_a_library_says_goes_first(installed, tiny_ascii):
         assert flash == llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
     with SpeculativeLlama(str(tiny_ascii), n_threads=1, draft="none") as llm:
         assert type(llm) is SpeculativeLlama
-
-
-def test_a_name_stands_for_its_file(open_llama, tiny_ascii, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
-    add(tiny_ascii, "mine:1b")
-    assert open_llama("mine:1b").model_path == str(tiny_ascii)
 
 
 def test_known_names_are_fetched_or_found(open_llama):

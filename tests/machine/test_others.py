@@ -1,7 +1,6 @@
 """Folders laid out as ollama, LM Studio, the Hugging Face cache and llama.cpp lay them out."""
 
 import json
-import os
 import re
 
 import pytest
@@ -12,7 +11,7 @@ from helpers.sources import modules
 from pyspec.engine.room import longest_context
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
 from pyspec.gguf.header import check_adapter, facts_of, shape_of
-from pyspec.hub.locate import add, find_here, found_here, names, remove, resolve
+from pyspec.hub.locate import find_here, found_here, remove, resolve
 from pyspec.hub.sources import load_manifest
 from pyspec.machine.files import models_dir
 from pyspec.machine.others import found_elsewhere, name_of, owners_name, quant_of
@@ -208,40 +207,6 @@ def test_a_folder_that_cannot_be_read(home):
     (root / "loop").symlink_to(root)
     (root / "gone.gguf").symlink_to(home / "nowhere")
     assert resolve("toy-Q4_K_M") == path
-
-
-def test_added_files_have_names(home):
-    path = put(home / "my.gguf")
-    assert add(path).name == "my"
-    add(path, "other:1b")
-    assert resolve("my") == resolve("other:1b") == path
-    assert {"my", "other:1b"} <= set(names())
-    assert "stays" in remove("my")
-    assert path.exists()
-    assert remove("my").startswith("removed the name other:1b;")  # its stem is a name as well
-    with pytest.raises(ModelNotFound):
-        resolve("other")
-
-
-def test_a_name_whose_file_is_gone_says_so(home):
-    """It is no unknown name: it can be removed."""
-    path = put(home / "my.gguf")
-    add(path)
-    path.unlink()
-    with pytest.raises(ModelNotFound, match=r"is gone.*models rm my"):
-        resolve("my")
-
-
-def test_what_cannot_be_added(home):
-    ollama(home / ".ollama/models", "toy:1b")
-    with pytest.raises(ModelInvalid):
-        add(put(home / "my.gguf", b"GGUF"))
-    path = put(home / "my.gguf")
-    for name in ("../x", " ", "toy:1b", "smollm2-eagle3"):
-        with pytest.raises(OptionError):
-            add(path, name)
-    with pytest.raises(OptionError, match="not UTF-8"):
-        add(put(home / os.fsdecode(b"a\xff.gguf")), "odd")
 
 
 def test_other_programs_models_are_left_to_them(home):
