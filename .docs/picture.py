@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pyspec import ChatTemplate, Sampling, SpeculativeLlama, stream_text
-from pyspec.screen.display import TokenPaint, print_legend
+from pyspec.screen import TokenPaint, print_legend
 
 PAGES = Path(__file__).with_name("pages")
 TEXT = Path("tests/examples/lighthouse.txt")
@@ -40,7 +40,7 @@ def main() -> None:
         paint.take(tokens)
         parts = paint("".join(piece.text for piece in pieces))
         console.print(Text.assemble(*parts))
-        print_legend(console, tokens, llm.piece)
+        print_legend(console, tokens)
     console.save_svg(str(PAGES / "tokens.svg"), title="pyspec")
 
 

@@ -17,7 +17,7 @@ from pyspec.cli.main import main
 from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, EngineOptions, ModelOptions
 from pyspec.errors import OptionError
-from pyspec.screen.display import run_progress
+from pyspec.screen import run_progress
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 COUNT = click.IntRange(min=1)

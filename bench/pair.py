@@ -14,7 +14,7 @@ from pyspec.cli.command import command, option, tell
 from pyspec.cli.main import main
 from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, EngineOptions, ModelOptions
-from pyspec.screen.display import run_progress
+from pyspec.screen import run_progress
 
 MARGIN = DraftOptions(verify="margin")
 """Draft options for recording, which verifies nothing."""

@@ -18,7 +18,7 @@ from pyspec.cli.main import main
 from pyspec.cli.opening import find, hush_llama
 from pyspec.cli.options import EngineOptions, ModelOptions
 from pyspec.engine.models import SideOptions
-from pyspec.screen.display import run_progress
+from pyspec.screen import run_progress
 
 _SIDES = (
     "n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "devices", "trust", "extra_buffers",

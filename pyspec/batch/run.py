@@ -31,7 +31,7 @@ from pyspec.engine.statistics import Tally
 from pyspec.errors import Cancelled, InputError, OptionError
 from pyspec.requests.records import Record, as_record
 from pyspec.sampling.options import MAX_DRAFT, check_ranges
-from pyspec.screen.display import file_of
+from pyspec.screen import file_of
 from pyspec.text.parts import RecordResult
 
 log = logging.getLogger("pyspec")

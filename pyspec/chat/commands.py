@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 from collections.abc import Callable
@@ -13,17 +12,10 @@ from itertools import groupby
 from pathlib import Path
 
 from pyspec.chat import dialogue, log_folder
-from pyspec.chat.settings import (
-    FIELDS,
-    changed,
-    own_name,
-    unknown,
-    values,
-)
-from pyspec.chat.talk import Chat
-from pyspec.errors import InputError
+from pyspec.chat.talk import FIELDS, Chat, changed, values
+from pyspec.errors import InputError, OptionError
 from pyspec.machine.files import read_text
-from pyspec.screen.words import counted
+from pyspec.text.parts import counted
 
 KEYS = (
     ("Ctrl-C", "stop the answer and keep its text; twice quits"),
@@ -54,11 +46,10 @@ def execute(chat: Chat, line: str) -> None:
     name, argument = [*line[1:].split(maxsplit=1), "", ""][:2]
     command = find(name)
     if command is None:
-        near = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1)
-        guess = f"did you mean /{near[0]}? " if near else ""
+        hint = "/help lists them"
         if "/" in name:  # the path of a file that was dropped into the terminal
-            guess = "/read FILE puts a file's text before the next message; "
-        raise InputError(f"there is no command /{name[:40]}", f"{guess}/help lists them")
+            hint = "/read FILE puts a file's text before the next message"
+        raise InputError(f"there is no command /{name[:40]}", hint)
     command.run(chat, argument.strip())
 
 
@@ -163,7 +154,7 @@ def _forget(chat: Chat, argument: str) -> None:
         if chat.log is not None:
             chat.log.unlink(missing_ok=True)
         chat.screen.note("this chat is forgotten, and not kept any more")
-    chat.log, chat.kept = None, False
+    chat.log = None
 
 
 def _show_last(chat: Chat) -> None:
@@ -199,15 +190,15 @@ def _system(chat: Chat, argument: str) -> None:
 
 def _set(chat: Chat, argument: str) -> None:
     name, _, value = argument.partition(" ")
-    name = own_name(name)
+    name = {"temp": "temperature"}.get(name, name)  # as the option is called
     if not name:
         chat.screen.table(values(chat.settings).items())
         return
+    if name not in FIELDS:
+        raise OptionError(f"there is no setting {name[:40]!r}", "/set lists them")
     if value.strip():
         chat.settings = changed(chat.settings, name, value.strip())
         chat.set_by_user.add(name)
-    elif name not in FIELDS:
-        raise unknown(name)
     chat.screen.note(f"{name} is {values(chat.settings)[name]}")
 
 

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from pyspec.chat import log_folder
 from pyspec.errors import ContextOverflow, InputError
 from pyspec.machine.files import parse, read_named, write_whole
-from pyspec.screen.words import counted
 from pyspec.text.messages import Message
-from pyspec.text.parts import Result, Token
+from pyspec.text.parts import Result, Token, counted
 
 Encode = Callable[[Sequence[Message]], list[int]]
 

@@ -1,18 +1,20 @@
-"""A chat: the model that answers it, its state, and the actions behind commands and questions."""
+"""A chat: the model that answers it, its settings and state, and the actions behind commands and questions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from math import inf, isnan
 from pathlib import Path
 from signal import SIGTERM
 from time import monotonic, time
 from typing import Any
 
+import click
 from msgspec.structs import replace as replace_fields
 
-from pyspec.chat import HIDE, UNASKED, dialogue
+from pyspec.chat import HIDE, SHOW, UNASKED, dialogue
 from pyspec.chat.dialogue import (
     FULL_HINT,
     Conversation,
@@ -22,21 +24,32 @@ from pyspec.chat.dialogue import (
     unended,
     why_cut,
 )
-from pyspec.chat.settings import FULL, SILENT, ChatSettings
+from pyspec.draft.policies import parse_length
 from pyspec.engine.handle import Role
 from pyspec.engine.kept import MIN_TOKENS, ParkedTexts, PromptCache, room_for_parked
 from pyspec.engine.options import AnswerOptions, Speculation
-from pyspec.errors import InputError, PyspecError
+from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.llama.generation import stream_text
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.machine.files import as_text
 from pyspec.machine.others import name_of
-from pyspec.sampling.options import chance_seed, suggested_by
-from pyspec.screen.display import Screen
-from pyspec.screen.words import counted
+from pyspec.sampling.options import (
+    DRY_BREAKERS,
+    MAX_DRAFT,
+    MAX_TOKENS,
+    NOISES,
+    Noise,
+    SamplerNumbers,
+    Sampling,
+    chance_seed,
+    numbers,
+    suggested_by,
+)
+from pyspec.sampling.verification import Margin, Strict, Verification
+from pyspec.screen import Screen
 from pyspec.text.answer import ReasoningLimit
 from pyspec.text.messages import Message
-from pyspec.text.parts import Piece, Result, common_prefix, result_of
+from pyspec.text.parts import Piece, Result, common_prefix, counted, result_of
 from pyspec.text.template import ChatTemplate
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -176,6 +189,99 @@ class LlamaChat:
                 self.stats = self.llm.last_speculation
 
 
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+SILENT, BRIEF, FULL = "off", "brief", "on"  # how many statistics to print after an answer
+
+
+def _setting(default: Any, kind: click.ParamType, none: str = "") -> Any:
+    """Return a field that `/set` changes. kind: reads its text. none: the word for None."""
+    return field(default=default, metadata={"kind": kind, "none": none})
+
+
+def _number(kind: type[int | float], low: float, high: float) -> click.ParamType:
+    whole = kind is int
+    return click.IntRange(int(low), int(high)) if whole else click.FloatRange(low, high)
+
+
+def _length(text: str) -> str:
+    parse_length(text)
+    return text
+
+
+def number_settings(kind: type[SamplerNumbers] = SamplerNumbers) -> list[tuple[str, Any, Any]]:
+    """Return a field for each number of sampling."""
+    offered = (each for each in numbers(kind) if each.offered)
+    return [(n.name, n.kind, _setting(n.default, _number(n.kind, *n.usual))) for n in offered]
+
+
+_Numbers: Any = make_dataclass("_Numbers", number_settings(), frozen=True)
+_PROBABILITY, _NATS = _number(float, 0, 1), _number(float, 0, inf)
+
+
+@dataclass(frozen=True)
+class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come from the table
+    """All settings of a chat, by their `/set` names."""
+
+    # None draws one for each answer
+    seed: int | None = _setting(None, _number(int, 0, 2**32 - 1), "random")
+    noise: Noise = _setting(NOISES[0], click.Choice(NOISES))
+    dry_sequence_breakers: tuple[str, ...] = DRY_BREAKERS  # by its option alone
+    max_tokens: int | None = _setting(None, _number(int, 1, MAX_TOKENS), "all")
+    verify: str = _setting(Strict.name, click.Choice([Strict.name, Margin.name]))
+    theta: float = _setting(Margin.theta, _PROBABILITY)
+    gap: float = _setting(Margin.gap, _NATS)
+    budget: float | None = _setting(None, _NATS, "none")
+    confirm: int = _setting(Margin.confirm, _number(int, 0, 16))
+    length: str | None = _setting(None, click.types.FuncParamType(_length), "default")
+    draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
+    # dimmed, hidden, or asked of the model not at all
+    reasoning: str = _setting(SHOW, click.Choice([SHOW, HIDE, UNASKED]))
+    reasoning_budget: int = _setting(-1, _number(int, -1, MAX_TOKENS))
+    # a sentence after each answer, the counts as well, or nothing
+    stats: str = _setting(BRIEF, click.Choice([FULL, BRIEF, SILENT]))
+    wrap: bool = _setting(True, click.BOOL)
+    tokens: bool = _setting(False, click.BOOL)  # colour answers by where their tokens came from
+
+    @property
+    def rule(self) -> Verification:
+        return Strict() if self.verify == Strict.name else Margin.of(self)
+
+    def sampling(self, seed: int) -> Sampling:
+        known = {each.name for each in fields(Sampling)}
+        own = {name: value for name, value in vars(self).items() if name in known}
+        return Sampling(**own | {"seed": seed})
+
+
+FIELDS = {each.name: each.metadata for each in fields(ChatSettings) if each.metadata}
+"""What is known of each setting."""
+
+
+def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
+    """Return `settings` with one value set from text. Raises OptionError, which names the setting."""
+    kind, none = FIELDS[name]["kind"], FIELDS[name]["none"]
+    try:
+        parsed: Any = None if none and value == none else kind.convert(value, None, None)
+    except (OptionError, click.BadParameter) as error:
+        raise OptionError(f"{name}: {error.message.rstrip('.')}") from None
+    if isinstance(parsed, float) and isnan(parsed):
+        raise OptionError(f"{name}: {value} is no number")
+    return replace(settings, **{name: parsed})
+
+
+def values(settings: ChatSettings) -> dict[str, str]:
+    """Return all settings as text that `changed` accepts."""
+    return {name: _text(getattr(settings, name), known["none"]) for name, known in FIELDS.items()}
+
+
+def _text(value: Any, none: str) -> str:
+    if value is None:
+        return none
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
 # -- the chat ----------------------------------------------------------------------------------------------------------
 
 Guard = Callable[[Callable[[], None]], AbstractContextManager[list[int]]]
@@ -199,7 +305,6 @@ class Chat:
     exit_code: int = 0  # of the last error, for scripts
     log: Path | None = None  # keeps the chat automatically
     confirm: Callable[[str], bool] | None = None  # asks the user; None if no user is present
-    kept: bool = False  # whether the log was written
     set_by_user: set[str] = field(default_factory=set)  # no model's suggestions change these
     _suggested: frozenset[str] = frozenset()
 
@@ -223,7 +328,6 @@ class Chat:
             return
         try:
             dialogue.save(self.log, self.conversation, self.model.target())
-            self.kept = True
         except PyspecError as error:
             self.log = None
             self.screen.note(f"this chat is not saved: {error}")
@@ -295,19 +399,18 @@ class Chat:
         return True
 
     def _prompt(self, messages: Sequence[Message]) -> list[int]:
-        budget = self.settings.reasoning_budget
-        self.model.budget = budget
+        self.model.budget = budget = self.settings.reasoning_budget
         self.model.thinking = self.settings.reasoning != UNASKED and budget != 0
         return self.model.prompt(messages)
 
     def _options(self, seed: int) -> AnswerOptions:
-        settings, budget = self.settings, self.settings.reasoning_budget
+        settings = self.settings
         return AnswerOptions(
             settings.sampling(seed),
             Speculation(True, settings.rule, settings.length, settings.draft_max),
             settings.max_tokens,
             progress=self.screen.progress,
-            reasoning=None if budget < 0 else ReasoningLimit(budget),
+            reasoning=self.model.limit,
         )
 
     def _stream(self, prompt: list[int], options: AnswerOptions) -> Result:

@@ -31,10 +31,9 @@ from pyspec.engine.contexts import MAX_SEQUENCES
 from pyspec.errors import Cancelled
 from pyspec.hub.sources import load_manifest
 from pyspec.machine.files import read_text
-from pyspec.screen.display import Screen, run_progress
-from pyspec.screen.words import safe
+from pyspec.screen import Screen, run_progress
 from pyspec.serve import served_name
-from pyspec.text.parts import RecordResult
+from pyspec.text.parts import RecordResult, safe
 
 FAILED_ITEMS = 3  # exit code of a batch that finished with failed records
 

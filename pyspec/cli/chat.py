@@ -13,8 +13,7 @@ from pyspec._version import __version__
 from pyspec.chat.commands import open_chat
 from pyspec.chat.dialogue import Conversation, last_model, new_path, newest
 from pyspec.chat.prompt import TerminalReader, run, script_entries, terminal_kept, whole_entry
-from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
-from pyspec.chat.talk import Chat, LlamaChat
+from pyspec.chat.talk import BRIEF, FULL, SILENT, Chat, ChatSettings, LlamaChat
 from pyspec.cli.command import command, option
 from pyspec.cli.opening import find, interruptible, open_model
 from pyspec.cli.options import (
@@ -26,7 +25,7 @@ from pyspec.cli.options import (
     SamplerOptions,
     ShownOptions,
 )
-from pyspec.screen.display import new_screen
+from pyspec.screen import new_screen
 
 EXAMPLES = [
     ("pyspec chat", "The default model"),
@@ -100,16 +99,17 @@ def chat(
             talk.screen.note("reading one message from stdin; Ctrl-D ends it")
     with terminal_kept() if on_terminal else nullcontext():
         if on_terminal:
-            judged = f", companion {model.companion}" if model.companion != "none" else ""
-            talk.screen.note(f"pyspec {__version__}: {model.name}, draft {model.draft}{judged}")
+            talk.screen.note(f"pyspec {__version__}: {model.name}, draft {model.draft}")
             talk.screen.note("/help lists the commands, Ctrl-D quits")
         talk.suggest()
         if options.log and options.history:
             talk.log = resumed or new_path()
         if resumed is not None:
             open_chat(talk, resumed)
+            if options.system is not None:
+                talk.conversation.system = options.system
         code = run(talk, entries, interactive=on_terminal)
-        if on_terminal and talk.kept:
+        if on_terminal and talk.log is not None and talk.log.exists():
             others = "`pyspec chat --continue` continues it, /chats lists others"
             talk.screen.note(f"this chat is saved; {others}")
     model.close()

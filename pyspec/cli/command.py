@@ -188,7 +188,7 @@ def tell(text: str | bytes, *, err: bool = False) -> None:
 
 
 def _safe(text: str) -> str:
-    from pyspec.screen.words import safe  # noqa: PLC0415 - takes time that --help need not
+    from pyspec.text.parts import safe  # noqa: PLC0415 - takes time that --help need not
 
     return safe(text)
 

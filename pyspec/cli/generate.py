@@ -48,7 +48,7 @@ from pyspec.text.parts import Piece, Result, result_of
 if TYPE_CHECKING:
     from pyspec.chat.talk import LlamaChat
     from pyspec.grammar.languages import Constraint, Language
-    from pyspec.screen.display import Screen
+    from pyspec.screen import Screen
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -195,7 +195,7 @@ def generate(
         models = replace(models, model=last_model())
     from pyspec.chat.talk import LlamaChat  # noqa: PLC0415 - loads llama.cpp
     from pyspec.cli.opening import exit_code, open_model  # noqa: PLC0415 - as above
-    from pyspec.screen.display import new_screen  # noqa: PLC0415 - rich takes 30 ms
+    from pyspec.screen import new_screen  # noqa: PLC0415 - rich takes 30 ms
 
     screen, opener = new_screen(), partial(open_model, models, drafts, engine)
     with closing(LlamaChat(opener, called=models.model)) as model:
@@ -324,9 +324,9 @@ def _report(
         tell(json.dumps(_as_json(llm, answer, output.tokens), ensure_ascii=False))
         return
     if output.tokens:
-        from pyspec.screen.display import print_legend  # noqa: PLC0415 - as above
+        from pyspec.screen import print_legend  # noqa: PLC0415 - as above
 
-        print_legend(screen.out, answer.tokens, llm.piece)
+        print_legend(screen.out, answer.tokens)
     longer = f"-n {2 * max_tokens} allows more, -n -1 has no limit"
     wider = f"-c {2 * llm.n_ctx()} has more room"
     if answer.finish_reason == "cancelled" and not answer.tokens:

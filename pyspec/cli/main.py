@@ -89,7 +89,7 @@ def info(as_json: bool) -> None:
     from pyspec.machine.devices import devices, layer_devices, missed_card  # noqa: PLC0415
     from pyspec.machine.files import cache_dir  # noqa: PLC0415
     from pyspec.machine.machine import default_threads  # noqa: PLC0415
-    from pyspec.screen.display import new_screen  # noqa: PLC0415
+    from pyspec.screen import new_screen  # noqa: PLC0415
 
     facts: dict[str, Any] = {
         "pyspec": __version__,

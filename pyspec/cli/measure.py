@@ -20,7 +20,7 @@ from pyspec.engine.options import OFF, AnswerOptions, Speculation
 from pyspec.errors import EngineError
 from pyspec.machine.machine import Watch
 from pyspec.sampling.options import Sampling
-from pyspec.screen.display import run_progress
+from pyspec.screen import run_progress
 from pyspec.text.parts import Result, result_of
 
 _TEXTS = (

@@ -51,8 +51,8 @@ from pyspec.hub.sources import (
 from pyspec.machine.files import as_text, file_sha256, show
 from pyspec.machine.others import LocalModel
 from pyspec.sampling.options import suggested_by
-from pyspec.screen.display import busy, print_listing, store_progress
-from pyspec.screen.words import safe
+from pyspec.screen import busy, print_listing, store_progress
+from pyspec.text.parts import safe
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _LONGEST = 100  # text of a file that is shown, characters

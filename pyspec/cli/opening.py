@@ -26,8 +26,8 @@ from pyspec.engine.room import longest_context
 from pyspec.hub.locate import resolve
 from pyspec.machine import AUTO
 from pyspec.machine.devices import add_rpc_servers, lacking_devices, missed_card_once
-from pyspec.screen.display import store_progress
-from pyspec.screen.words import safe
+from pyspec.screen import store_progress
+from pyspec.text.parts import safe
 
 if TYPE_CHECKING:
     from pyspec.llama.speculative import SpeculativeLlama

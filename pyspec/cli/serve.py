@@ -35,7 +35,7 @@ from pyspec.hub.locate import found_here, resolve
 from pyspec.hub.sources import load_manifest
 from pyspec.machine.files import read_text
 from pyspec.sampling.options import MAX_TOKENS
-from pyspec.screen.display import store_progress
+from pyspec.screen import store_progress
 from pyspec.serve import MAX_BODY, STALL_S, ServerSettings, lines_of, served_name
 
 if TYPE_CHECKING:

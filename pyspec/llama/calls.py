@@ -16,7 +16,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.sampling.options import Sampling
-from pyspec.screen.words import SpeculationBlock
+from pyspec.text.parts import SpeculationBlock
 
 IdStream: TypeAlias = Generator[int, "Sequence[int] | None", None]  # what `generate` returns
 

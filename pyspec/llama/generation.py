@@ -19,8 +19,7 @@ from pyspec.grammar.masks import MaskProcessor, Masks
 from pyspec.llama.calls import Completion, IdStream
 from pyspec.sampling.chain import MIN_TOP_P, ProcessorHook, error_behind, refuse
 from pyspec.sampling.options import Sampling, check_bias, check_ranges
-from pyspec.screen.words import SpeculationBlock
-from pyspec.text.parts import AnswerPart, Piece, Step, targets_own
+from pyspec.text.parts import AnswerPart, Piece, SpeculationBlock, Step, targets_own
 from pyspec.text.prompts import FillIn
 from pyspec.vocab import check_tokens
 

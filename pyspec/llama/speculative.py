@@ -30,8 +30,7 @@ from pyspec.machine.others import name_of
 from pyspec.sampling.chain import refuse
 from pyspec.sampling.options import Noise, Sampling, check_noise, check_ranges
 from pyspec.sampling.verification import Strict, Verification, check_rule
-from pyspec.screen.words import SpeculationBlock, plain
-from pyspec.text.parts import Step
+from pyspec.text.parts import SpeculationBlock, Step, plain
 from pyspec.vocab import piece_reader
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ class SpeculativeLlama(Mirror):
             calls.refuse_unknown(SpeculativeLlama, kwargs)
         if (foreign := given.pop("draft_model")) is not None and draft == "auto":
             given["draft"] = draft = foreign
-        from pyspec.screen.display import busy, file_of  # noqa: PLC0415 - it brings the store of models
+        from pyspec.screen import busy, file_of  # noqa: PLC0415 - it brings the store of models
 
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
         file = file_of(model_path)

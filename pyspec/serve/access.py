@@ -17,10 +17,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pyspec.batch.run import Batch
-from pyspec.screen.words import safe
 from pyspec.serve import lines_of
 from pyspec.serve.interface import PendingRequest
-from pyspec.text.parts import Result
+from pyspec.text.parts import Result, safe
 
 REQUEST = "pyspec.request"  # key of the `PendingRequest` in a request's scope
 UNRECORDED = ("/health", "/metrics")  # paths that programs poll, and that are not recorded

@@ -8,7 +8,7 @@ from helpers.fake_chat import QUIET, FakeModel, talk
 from pyspec.chat import prompt as prompt_module
 from pyspec.chat import talk as talk_module
 from pyspec.chat.prompt import TypedText, run
-from pyspec.chat.settings import ChatSettings
+from pyspec.chat.talk import ChatSettings
 
 
 @pytest.fixture

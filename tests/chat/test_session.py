@@ -7,7 +7,7 @@ import pytest
 from helpers.fake_chat import QUIET, FakeModel, said, session, talk
 
 from pyspec.chat.prompt import run, script_entries
-from pyspec.chat.settings import FIELDS, ChatSettings
+from pyspec.chat.talk import FIELDS, ChatSettings
 from pyspec.errors import NumericError
 
 
@@ -152,7 +152,6 @@ def test_a_chat_is_kept_without_being_asked(tmp_path):
     assert said(path) == ["hi", "one"]
     chat.send("and?")
     assert said(path) == ["hi", "one", "and?", "two"]
-    assert chat.kept
     chat.log = tmp_path / "nowhere" / "log.json"
     chat.send("hi")
     chat.send("hi")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.chat.settings import FIELDS, ChatSettings, changed, values
+from pyspec.chat.talk import FIELDS, ChatSettings, changed, values
 from pyspec.errors import OptionError
 from pyspec.sampling.verification import Margin, Strict
 

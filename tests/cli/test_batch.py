@@ -15,13 +15,13 @@ import pytest
 from helpers.running import run, start
 from rich.console import Console
 
+from pyspec import screen
 from pyspec.batch import Batch
 from pyspec.batch.journal import Journal
 from pyspec.batch.output import RunProgress
 from pyspec.cli import batch as module
 from pyspec.errors import InputError
 from pyspec.hub.sources import load_manifest
-from pyspec.screen import display
 from pyspec.text.parts import RecordResult, Usage
 
 PLAIN = ["--draft", "none", "--verify", "strict", "--temp", "0", "--raw", "-t", "1", "-c", "256"]
@@ -229,7 +229,7 @@ def test_what_lies_where_is_said_once(pyspec, monkeypatch, prompts):
 def said(times, monkeypatch):
     """What is said of ten records of which one ends at each of these seconds."""
     now = [0.0]
-    for each in (module, display):
+    for each in (module, screen):
         monkeypatch.setattr(each, "monotonic", lambda: now[0])
     out = io.StringIO()
     summary = RunProgress(10)

@@ -216,13 +216,14 @@ def test_chats_are_kept_and_go_on(smollm2, tmp_path):
     first = chat(stdin=b"Say one.")
     assert first.returncode == 0, first.stderr
     (path,) = tmp_path.iterdir()
-    again = chat("--continue", stdin=b"Say two.")
+    again = chat("--continue", "-s", "Be brief.", stdin=b"Say two.")
     assert ">>> Say one." in again.stderr
     common = ["-t", "1", "-n", "4", "-c", "512", "--temp", "0", "--continue"]
     done = run("generate", "-m", smollm2, *common, "Say three.", PYSPEC_CHATS=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert said(path)[::2] == ["Say one.", "Say two.", "Say three."]
-    assert said(path)[-1] == done.stdout.removesuffix("\n")
+    brief, *turns = said(path)
+    assert (brief, turns[::2]) == ("Be brief.", ["Say one.", "Say two.", "Say three."])
+    assert turns[-1] == done.stdout.removesuffix("\n")
     assert list(tmp_path.iterdir()) == [path]
     before = path.read_bytes()
     done = run("generate", "-m", smollm2, *common, "--no-log", "Four.", PYSPEC_CHATS=str(tmp_path))

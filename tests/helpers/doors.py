@@ -16,8 +16,7 @@ from helpers.running import run
 from helpers.server_here import opening
 from helpers.tiny import F32
 from pyspec.batch import Batch, Settings
-from pyspec.chat.settings import ChatSettings
-from pyspec.chat.talk import LlamaChat
+from pyspec.chat.talk import ChatSettings, LlamaChat
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import Record
 from pyspec.sampling.options import Sampling

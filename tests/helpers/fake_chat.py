@@ -12,13 +12,12 @@ from rich.console import Console
 from pyspec.chat import dialogue
 from pyspec.chat.dialogue import SavedModel
 from pyspec.chat.prompt import run, script_entries
-from pyspec.chat.settings import ChatSettings
-from pyspec.chat.talk import Chat, Guard
+from pyspec.chat.talk import Chat, ChatSettings, Guard
 from pyspec.engine.options import AnswerOptions
 from pyspec.errors import DraftMismatch, PyspecError
 from pyspec.sampling.options import Sampling, SuggestedSampling
 from pyspec.sampling.verification import Strict, Verification
-from pyspec.screen.display import Screen
+from pyspec.screen import Screen
 from pyspec.text.messages import Message
 from pyspec.text.parts import AnswerPart, Piece, Source, Token, common_prefix
 
@@ -59,6 +58,7 @@ class FakeModel:
     cancelled: bool = False
     stats: dict[str, Any] | None = None
     suggested: SuggestedSampling = SuggestedSampling()
+    limit: None = None
 
     def prompt(self, messages: Sequence[Message], *, goes_on: bool = False) -> list[int]:
         ids: list[int] = []

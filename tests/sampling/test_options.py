@@ -14,7 +14,7 @@ from helpers import running, tiny
 from helpers.programs import pulled
 from llama_cpp import Llama
 
-from pyspec.chat.settings import ChatSettings, number_settings
+from pyspec.chat.talk import ChatSettings, number_settings
 from pyspec.cli.command import command
 from pyspec.cli.options import (
     DraftOptions,

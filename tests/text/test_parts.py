@@ -1,5 +1,7 @@
 """One result for every door: what it says as a message, as JSON of a journal, and of speculation."""
 
+import copy
+import json
 from typing import Any
 
 import msgspec
@@ -10,9 +12,17 @@ from pyspec.batch import Batch, Settings
 from pyspec.engine.options import OFF, AnswerOptions
 from pyspec.engine.statistics import Tally, speculation_report
 from pyspec.sampling.options import Sampling
-from pyspec.screen.words import speed_sentence, stats_line
 from pyspec.text import parts
-from pyspec.text.parts import AnswerPart, Piece, RecordResult, Result, result_of, targets_own
+from pyspec.text.parts import (
+    AnswerPart,
+    Piece,
+    RecordResult,
+    Result,
+    result_of,
+    speed_sentence,
+    stats_line,
+    targets_own,
+)
 
 CALL = [AnswerPart("call", "now", 0, "c1"), AnswerPart("arguments", "{}", 0)]
 BLOCK = {"times_plain": 1.5}
@@ -84,3 +94,13 @@ def test_log_probabilities_are_of_a_sum_of_one(more):
     assert made.value == pytest.approx(wanted[0])
     assert dict(made.top) == pytest.approx({1: wanted[1], 2: wanted[2]})
     assert [i for i, _ in made.top] == [1, 2]
+
+
+def test_results_are_dicts_for_programs(open_llama, tiny_ascii):
+    llm = open_llama(tiny_ascii, draft="lookup")
+    result = llm.create_completion("abcabcabc", max_tokens=12, temperature=0.0, logprobs=1)
+    assert result["speculation"] is llm.last_speculation
+    assert "tokens/s" in llm.last_speculation.sentence
+    whole = json.loads(json.dumps(result))
+    assert json.loads(msgspec.json.encode(copy.deepcopy(result))) == whole
+    assert parts.SpeculationBlock({}).sentence == "nothing was decoded"

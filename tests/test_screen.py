@@ -1,7 +1,6 @@
 """What reaches a terminal: nothing that drives it, tokens by source, honest statistics, and what takes a while."""
 
 import io
-import re
 import unicodedata
 
 import pytest
@@ -11,12 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pyspec.screen import display
-from pyspec.screen.display import Screen, TokenPaint, Wrapper, print_legend
-from pyspec.screen.words import safe, speed_sentence, stats_line
-from pyspec.text.parts import AnswerPart, Piece, Source, Token
-
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
+from pyspec import screen as display
+from pyspec.screen import Screen, TokenPaint, Wrapper, print_legend
+from pyspec.text.parts import AnswerPart, Piece, Source, Token, safe, speed_sentence
 
 BLOCK = {
     "rounds": 25, "mean_length": 1.6, "drafted": 12, "verified": 10, "accepted": 8, "relaxed": 2, "relaxed_nats": 0.5,
@@ -35,22 +31,9 @@ def said(text, kind="content"):
     return Piece((), parts=[AnswerPart(kind, text)])
 
 
-@pytest.mark.parametrize("hostile", [
-    "\x1b]52;c;AAAA\x07",  # clipboard
-    "\x1b[2J\x1b]0;title\x07",
-    "\x9b31m",  # the CSI of the C1 set
-    "\r\x08\x00\x7f",
-    "\u202e\u2066\u2069\u200f\u061c",  # bidirectional controls
-    "\ud800",  # a lone surrogate
-])  # fmt: skip
-def test_safe_drops_what_drives_a_terminal(hostile):
-    shown = safe(f"a{hostile}b")
-    assert shown[0] + shown[-1] == "ab"
-    assert shown.isprintable()
-
-
-@given(st.text())
+@given(st.text(st.characters() | st.sampled_from("\x1b\x07\x9b\r\x7f\u202e\u2066\ud800")))
 def test_safe_text_has_no_control_characters(text):
+    """Nor what turns the direction of writing."""
     left = set(safe(text)) - set("\n\t\u200c\u200d")
     assert not {unicodedata.category(char) for char in left} & {"Cc", "Cf", "Cs"}
 
@@ -77,13 +60,6 @@ def test_answers_end_their_line_once():
         with shown.replying() as write:
             write(said(answer))
     assert text.getvalue() == "one\ntwo\n"
-
-
-def test_stats_line():
-    assert stats_line(BLOCK, 30.0) == (
-        "40 tokens | 30.0 tokens/s | plain 20.0 tokens/s | 12 drafted, 10 checked, 8 accepted | 1.60 tokens a round"
-        " | 2 relaxed (0.50 nats) | prompt 37, 0 kept | draft lookup"
-    )
 
 
 SLOW = {"times_plain": 0.8, "accepted": 5}
@@ -151,26 +127,14 @@ def test_a_table_fits_its_terminal(width, wanted):
     assert [line.rstrip() for line in out.getvalue().splitlines()] == wanted
 
 
-LONG = "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M"
-HEAD = ("name", "role", "GB", "what")
-ROWS = [
-    [LONG, "target", "4.92", "Llama 3.1 8B Instruct"],
-    ["small[x]\x1b[2J", "draft", "0.02", "a head"],
-]
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_listing_loses_nothing(monkeypatch, terminal):
-    """A narrow terminal folds the last column alone; a pipe gets whole lines."""
-    out = io.StringIO()
-    made = Console(file=out, width=30, force_terminal=terminal, no_color=True, highlight=False)
-    monkeypatch.setattr(display, "Console", lambda **_: made)
-    display.print_listing(HEAD, ROWS)
-    head, first, *more = ANSI.sub("", out.getvalue()).splitlines()
-    assert head.split() == [*HEAD]
-    assert first.split()[:4] == [LONG, "target", "4.92", "Llama"]
-    assert more[-1].split() == ["small[x][2J", "draft", "0.02", "a", "head"]
-    assert [line.split() for line in more[:-1]] == ([["Instruct"]] if terminal else [])
+def test_a_listing_has_whole_names_in_columns(capsys):
+    rows = [["a-very-long-name", "14.92", "what it is"], ["b[x]\x1b[2J", "0.02", "-"]]
+    display.print_listing(("name", "GB", "what"), rows)
+    assert capsys.readouterr().out.splitlines() == [
+        "name                 GB  what",
+        "a-very-long-name  14.92  what it is",
+        "b[x][2J            0.02  -",
+    ]
 
 
 def test_brackets_are_no_markup():
@@ -188,14 +152,6 @@ def test_brackets_are_no_markup():
 def token(number, source=Source.TARGET):
     gap = 0.5 if source is Source.RELAXED else 0.0
     return Token(number, source, gap, ord("-"))
-
-
-def test_tokens_cannot_drive_the_terminal():
-    shown, text = screen(colour=True)
-    tokens = [token(0x1B), token(0x9B, Source.RELAXED)]
-    print_legend(shown.out, tokens, lambda at: chr(at).encode() + b"]52;x")
-    assert "\x1b]" not in text.getvalue()
-    assert "\x9b" not in text.getvalue()
 
 
 def painted(words, shown):
@@ -226,18 +182,17 @@ def test_painting_loses_nothing(words):
     assert "".join(part for part, _ in painted(words, [text])) == text
 
 
-def test_the_legend_counts_sources_and_names_what_was_preferred():
+def test_the_legend_counts_sources():
     shown, text = screen()
     tokens = [token(0), *(token(1, Source.ACCEPTED) for _ in range(2)), token(2, Source.RELAXED)]
-    print_legend(shown.out, tokens, lambda number: b"abcd"[number : number + 1])
+    print_legend(shown.out, tokens)
     assert text.getvalue() == (
         "\ntarget: 1 token, the model's own; accepted: 2 tokens, drafted and right; "
         "relaxed: 1 token, drafted and close\n"
-        "(1) 'c', the target preferred '' by 0.500 nats\n"
     )
 
 
-@pytest.fixture(params=[{"force_terminal": True}, {"force_jupyter": True}, {}])
+@pytest.fixture(params=[{"force_terminal": True}, {}])
 def console(request, monkeypatch):
     made = Console(file=io.StringIO(), width=80, **request.param)
     monkeypatch.setattr(display, "Console", lambda **_: made)
@@ -250,7 +205,7 @@ def shown(console):
 
 
 def test_a_terminal_alone_is_told_what_takes_long(console):
-    """Brackets of a name are shown, which rich would take for markup; pipes, logs and notebooks stay clean."""
+    """Brackets of a name are shown, which rich would take for markup; pipes and logs stay clean."""
     with display.busy("loading model[bold].gguf"):
         if console.is_terminal:
             wait(lambda: "loading model[bold].gguf" in shown(console))
@@ -282,6 +237,6 @@ def test_a_class_that_fetches_shows_it(monkeypatch, tiny_ascii, capsys):
         show("fetching some-model", 1, 2)
         return tiny_ascii
 
-    monkeypatch.setattr("pyspec.screen.display.resolve", fetched)
+    monkeypatch.setattr("pyspec.screen.resolve", fetched)
     with pyspec.llama.speculative.SpeculativeLlama("some-model", draft="none", n_threads=1):
         assert "fetching some-model ..." in capsys.readouterr().err

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 
 from rich.cells import cell_len
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -28,14 +28,21 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspec.hub.locate import resolve
-from pyspec.screen.words import counted, safe, speed_sentence, stats_line
-from pyspec.text.parts import Piece, Result, Source, Token
+from pyspec.text.parts import (
+    Piece,
+    Result,
+    Source,
+    Token,
+    counted,
+    safe,
+    speed_sentence,
+    stats_line,
+)
 
 # -- what takes a while: a bar or a moving line on a terminal, elsewhere plain lines or nothing ------------------------
 
 _LONG_PROMPT = 512  # tokens from which progress of reading is worth showing
 LINE_S = 10.0  # seconds between progress lines without a terminal
-_WIDEST = 1000  # width of a pipe: no line is folded, so that scripts can read it
 
 
 class PromptStatus:
@@ -306,25 +313,16 @@ def new_screen() -> Screen:
 
 
 def print_listing(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print one line per model. A terminal folds the last column, which keeps `_LEAST` cells; a pipe gets whole lines."""
+    """Print one line per model, whole names and figures in columns; a terminal breaks lines that are longer than it."""
     console = Console(highlight=False, emoji=False)
-    if not console.is_terminal:
-        console.width = _WIDEST
     lines = [[safe(cell) for cell in row] for row in (head, *rows)]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in zip(*lines, strict=True):
-        last = column[0] == head[-1]
-        size = _LEAST if last else max(map(cell_len, column))
-        side: JustifyMethod = "right" if column[0] in _FIGURES else "left"
-        table.add_column(column[0], justify=side, no_wrap=not last, min_width=size, overflow="fold")
-    for line in lines[1:]:
-        table.add_row(*map(Text, line))
-    least = sum(2 + (column.min_width or 0) for column in table.columns)
-    console.width = max(console.width, least)
-    console.print(table)
+    sizes = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for number, line in enumerate(lines):
+        gaps = [" " * (size - cell_len(cell)) for size, cell in zip(sizes, line)]
+        cells = [gap + c if name in _FIGURES else c + gap for name, gap, c in zip(head, gaps, line)]
+        console.print(Text("  ".join(cells).rstrip(), "" if number else "bold"), soft_wrap=True)
 
 
-_LEAST = 16
 _FIGURES = ("GB", "GB in memory", "share")
 
 # -- tokens by source ----------------------------------------------------------------------------------------------------
@@ -372,20 +370,12 @@ class TokenPaint:
         return Source.TARGET
 
 
-def print_legend(console: Console, tokens: Sequence[Token], piece: Bytes) -> None:
-    """Print what the colours of a painted answer mean, then each relaxed token with what the target preferred."""
+def print_legend(console: Console, tokens: Sequence[Token]) -> None:
+    """Print what the colours of a painted answer mean."""
     lines = Text("\n")
     for source in Source:
         if count := sum(token.source is source for token in tokens):
             lines.append("; " if len(lines) > 1 else "")
             lines.append(source.label, _STYLES[source])
             lines.append(f": {counted(count, 'token')}, {_MEANING[source]}")
-    lines.append("\n" if tokens else "")
-    relaxed = [token for token in tokens if token.source is Source.RELAXED]
-    for number, token in enumerate(relaxed, start=1):
-        ids = token.id, token.preferred
-        confirmed = f" ({token.confirmed} behind it its own)" if token.confirmed else ""
-        emitted, preferred = (safe(piece(i).decode("utf-8", "replace")) for i in ids)
-        gap = f"{token.gap:.3f} nats{confirmed}"
-        lines.append(f"({number}) {emitted!r}, the target preferred {preferred!r} by {gap}\n")
-    console.print(lines, soft_wrap=not console.is_terminal, end="")
+    console.print(lines, soft_wrap=not console.is_terminal, end="\n" if tokens else "")

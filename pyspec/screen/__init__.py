@@ -1,1 +1,0 @@
-"""What people see: answers and their speed, tables, progress, notebooks."""
