@@ -32,7 +32,6 @@ from pyspec.sampling.options import (
 from pyspec.sampling.verification import Margin, Strict, Verification
 
 _BOOLS = {"true": True, "false": False}
-_KINDS: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": _BOOLS.__getitem__}
 
 
 def _template_arg(text: str) -> tuple[str, Any]:
@@ -115,16 +114,6 @@ def _shares(text: str) -> list[float]:
     return shares
 
 
-def _override(text: str) -> tuple[str, Any]:
-    key, _, typed = text.partition("=")
-    kind, _, value = typed.partition(":")
-    try:
-        return key, _KINDS[kind](value)
-    except (KeyError, ValueError):
-        hint = "write it as KEY=int:8, with int, float, bool or str"
-        raise OptionError(f"cannot read --override-kv {text}", hint) from None
-
-
 _CACHE = CodedChoice({kind.lower(): number for number, kind in KV_TYPES.items()})
 _ON_OFF = {"on": True, "off": False, "auto": "auto", "1": True, "0": False, **_BOOLS}
 
@@ -151,15 +140,7 @@ class EngineOptions:
         type=CodedChoice({"none": 0, "layer": 1, "row": 2}))
     main_gpu: int | None = option("Machine", "-mg", "--main-gpu", metavar="N", type=click.IntRange(min=0))
     tensor_split: list[float] | None = option("Machine", "-ts", "--tensor-split", metavar="N,N,..", type=_shares)
-    rope_scaling_type: int | None = option("Machine", "--rope-scaling", metavar="none|linear|yarn",
-        type=CodedChoice({"none": 0, "linear": 1, "yarn": 2}))
-    rope_freq_base: float | None = option("Machine", "--rope-freq-base", type=click.FloatRange(min=0.0))
-    rope_freq_scale: float | None = option("Machine", "--rope-freq-scale", type=click.FloatRange(min=0.0))
-    yarn_orig_ctx: int | None = option("Machine", "--yarn-orig-ctx", metavar="N", type=click.IntRange(min=0))
-    kv_overrides: tuple[tuple[str, Any], ...] = option("Machine", "--override-kv", metavar="KEY=TYPE:VALUE",
-        multiple=True, type=_override)
-    lora_path: Path | None = option("Machine", "--lora", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
-    lora_scale: float | None = option("Machine", "--lora-scale", type=float)
+    lora_path: str | None = option("Machine", "--lora", metavar="FILE", type=click.Path(dir_okay=False))
     # fmt: on
 
     @property
@@ -167,10 +148,6 @@ class EngineOptions:
         """The given options as keyword arguments of `SpeculativeLlama` and `Batch`. Raises OptionError."""
         arguments = {name: value for name, value in vars(self).items() if value is not None}
         del arguments["verbose"]
-        if overrides := dict(arguments.pop("kv_overrides")):
-            arguments["kv_overrides"] = overrides
-        if "lora_path" in arguments:
-            arguments["lora_path"] = str(arguments["lora_path"])
         if arguments.get("type_v") not in (None, 0, 1, 30) and arguments.get("flash_attn") is False:
             hint = "leave out -fa off"
             raise OptionError("a quantised V cache (-ctv) needs flash attention", hint)

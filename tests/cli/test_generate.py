@@ -91,7 +91,7 @@ def test_a_cut_answer_of_a_form_has_its_own_status(tmp_path, most, code):
     (["x", "--stop", "b\udcff"], 2, "not UTF-8"), (["x", "--tempp", "1"], 2, "--temp"), (["x", "-p", "y"], 2, "twice"),
     (["x", "-ngl", "some"], 2, "all"), (["x", "-ngl", "-5"], 2, "-5 is no number of layers"),
     (["x", "-ctv", "q8_0", "-fa", "off"], 2, "flash attention"),
-    (["x", "-ts", "1,x"], 2, "--tensor-split"), (["x", "--override-kv", "a=what:1"], 2, "--override-kv"),
+    (["x", "-ts", "1,x"], 2, "--tensor-split"),
     (["x", "--json-schema", "{"], 2, "JSON"), (["x", "--grammar", "root ::= ["], 2, "grammar"),
     (["x", "--json-schema", "{}", "--grammar", 'root ::= "a"'], 2, "only one schema or grammar"),
 ])  # fmt: skip

@@ -67,9 +67,7 @@ def test_words_of_llama_cpp_and_llm(line, name, value):
     ("-ctk q8_0 -ctvd f16", {"type_k": 8, "draft_type_v": 1}), ("", {}),
     ("--no-mmap --mlock -nkvo", {"use_mmap": False, "use_mlock": True, "offload_kqv": False}),
     ("-sm row -mg 1 -ts 3,1", {"split_mode": 2, "main_gpu": 1, "tensor_split": [3.0, 1.0]}),
-    ("--rope-scaling yarn --rope-freq-base 5e5", {"rope_scaling_type": 2, "rope_freq_base": 5e5}),
-    ("--override-kv a.b=int:8 --override-kv c=bool:true", {"kv_overrides": {"a.b": 8, "c": True}}),
-    ("--lora a.gguf --lora-scale 0.5", {"lora_path": "a.gguf", "lora_scale": 0.5}),
+    ("--lora a.gguf", {"lora_path": "a.gguf"}),
 ])  # fmt: skip
 def test_engine_options_become_arguments(line, wanted):
     """By llama.cpp's names; what is not given is left to llama-cpp-python. What is measured runs as it will."""
@@ -137,16 +135,6 @@ def test_a_help_page_names_only_what_help_lists(name):
         assert {*re.findall(r"(?<![\w-])--?[a-z][a-z-]*", line)} <= known, line
 
 
-@pytest.mark.parametrize("command", SEVERAL)
-def test_options_with_a_sentence_come_before_those_of_llama_cpp(command):
-    text = help_of(command)
-    for part in ("Models:", "Sampling:", "Examples:", "as in llama.cpp: --draft-ngl N, "):
-        assert part in text
-    for part in ("--model-draft", "--help-all"):
-        assert part not in text
-    assert text.count("[PROMPT]") <= 1  # in the usage alone
-
-
 def test_a_prompt_without_quotes_is_shown_with_them(refused):
     assert shlex.quote("what's up there") in refused("generate", "what's", "up", "there")
 
@@ -160,26 +148,12 @@ def test_layers_on_a_build_without_devices_warn(monkeypatch, tiny_target, capsys
     assert capsys.readouterr().err.count("-ngl has no effect") == 1
 
 
-def test_the_environment_is_explained_once():
-    for part in ("Environment:", "OLLAMA_MODELS", "NO_COLOR"):
-        assert part in help_of(cli)
-        assert part not in help_of(generate)
-
-
 @pytest.mark.parametrize("command", [*SEVERAL, draft])
 def test_help_calls_a_number_by_one_letter(command):
     """Not INTEGER RANGE. The range that click appends, such as 1<=x<=4096, is for errors; defaults stay."""
     text = help_of(command)
     assert not re.search(r"INTEGER|FLOAT|x[<>]=?\d|\[\]", text)
     assert "[default: 4096]" in " ".join(text.split()) or command is draft
-
-
-@pytest.mark.parametrize(("words", "says"), [
-    ("generat", "o such command 'generat'"),
-    ("chat --memory texts", "'texts' is not one of 'on', 'off'"),
-])  # fmt: skip
-def test_what_was_meant_is_said(words, says, refused):
-    assert says in refused(*shlex.split(words))
 
 
 BASH = """
