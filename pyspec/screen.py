@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from time import monotonic
 
+import click
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
@@ -24,7 +25,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.status import Status
-from rich.table import Table
 from rich.text import Text
 
 from pyspec.hub.locate import resolve
@@ -43,6 +43,7 @@ from pyspec.text.parts import (
 
 _LONG_PROMPT = 512  # tokens from which progress of reading is worth showing
 LINE_S = 10.0  # seconds between progress lines without a terminal
+_WIDEST = 10_000  # width of a pipe: no line is folded, so that scripts can read it
 
 
 class PromptStatus:
@@ -214,17 +215,10 @@ class Screen:
         self.out.file.flush()
 
     def table(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Print names and values, one pair per line; on a terminal both are folded in their columns."""
-        if self.out.is_terminal:
-            grid = Table.grid(padding=(0, 1))
-            for name, value in rows:
-                grid.add_row(Text(safe(name)), Text(safe(value)))
-            self.out.print(grid)
-            return
-        pairs = list(rows)
-        width = max((cell_len(name) for name, _ in pairs), default=0)
-        for name, value in pairs:
-            self.say(f"{name:<{width}} {value}")
+        """Print names and values, one pair per line; a terminal gets long values folded in their column, a pipe whole lines."""
+        formatter = click.HelpFormatter(width=self.out.width if self.out.is_terminal else _WIDEST)
+        formatter.write_dl([(name, value) for name, value in rows], col_max=_WIDEST, col_spacing=1)
+        self.say(formatter.getvalue().rstrip("\n"))
 
     def note(self, text: str) -> None:
         """Print a dim line about what happened."""

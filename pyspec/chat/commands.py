@@ -44,7 +44,7 @@ class Command:
 def execute(chat: Chat, line: str) -> None:
     """Run a line that begins with /. Raises InputError for an unknown command."""
     name, argument = [*line[1:].split(maxsplit=1), "", ""][:2]
-    command = find(name)
+    command = next((each for each in COMMANDS if each.name == name), None)
     if command is None:
         hint = "/help lists them"
         if "/" in name:  # the path of a file that was dropped into the terminal
@@ -64,10 +64,6 @@ def unquoted(argument: str) -> str:
         if len(words) == 1 and not os.path.exists(_expanded(argument)):  # noqa: PTH110 - Path's raises for some names
             return words[0]
     return argument
-
-
-def find(name: str) -> Command | None:
-    return next((command for command in COMMANDS if command.name == name), None)
 
 
 def _file(argument: str) -> Path:

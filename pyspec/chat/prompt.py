@@ -13,7 +13,15 @@ from typing import BinaryIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.completion import (
+    CompleteEvent,
+    Completer,
+    Completion,
+    NestedCompleter,
+    PathCompleter,
+    WordCompleter,
+    merge_completers,
+)
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
@@ -21,7 +29,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
 from pyspec.chat import TWICE_S, history_file
-from pyspec.chat.commands import COMMANDS, execute, find
+from pyspec.chat.commands import COMMANDS, execute
 from pyspec.chat.dialogue import MAX_TEXT
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputTooLong, PyspecError
@@ -91,28 +99,23 @@ class CommandCompleter(Completer):
     """Completes commands, their words, and file names."""
 
     def __init__(self) -> None:
-        self._paths = PathCompleter(expanduser=True)
+        paths = [PathCompleter(expanduser=True)]
+        self._commands = NestedCompleter(
+            {
+                each.name: merge_completers(
+                    [WordCompleter(each.words, WORD=True), *paths * each.takes_file]
+                )
+                for each in COMMANDS
+            },
+            ignore_case=False,
+        )
 
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
         before = document.text_before_cursor
-        if not before.startswith("/") or "\n" in before:
-            return
-        name, space, argument = before[1:].partition(" ")
-        if not space:
-            yield from _beginning(name, (command.name for command in COMMANDS))
-            return
-        command = find(name)
-        if command is None:
-            return
-        yield from _beginning(argument, command.words)
-        if command.takes_file:
-            yield from self._paths.get_completions(Document(argument), complete_event)
-
-
-def _beginning(start: str, words: Iterable[str]) -> Iterator[Completion]:
-    return (Completion(word, -len(start)) for word in words if word.startswith(start))
+        if before.startswith("/") and "\n" not in before:
+            yield from self._commands.get_completions(Document(before[1:]), complete_event)
 
 
 class TerminalReader:
