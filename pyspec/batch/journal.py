@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -118,10 +117,9 @@ class Journal:
         self._end += len(data)
 
     def _refused(self, error: OSError) -> BatchWriteError:
-        free = ""
-        with contextlib.suppress(OSError):
-            free = f", {shutil.disk_usage(self.path.parent).free / 1e6:.0f} MB free"
-        what = f"{self.path} cannot be written: {error.strerror}{free}; {len(self.places)} records are kept"
+        what = (
+            f"{self.path} cannot be written: {error.strerror}; {len(self.places)} records are kept"
+        )
         return BatchWriteError(what, f"free some space, then {RESUME}")
 
     def _keep(self, result: RecordResult, size: int) -> None:

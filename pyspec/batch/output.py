@@ -317,8 +317,6 @@ class RunProgress:
     answered: int = 0
     failed: int = 0  # those of earlier runs included
     tokens: int = 0
-    verified: int = 0  # drafted tokens, as `accepted`
-    accepted: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -332,8 +330,6 @@ class RunProgress:
         self.failed += result.error is not None
         self.answered += result.error is None
         self.tokens += result.usage.completion_tokens
-        self.verified += result.speculation.get("verified", 0)
-        self.accepted += result.speculation.get("accepted", 0)
 
 
 class FileRun:

@@ -36,7 +36,6 @@ Per = Literal["line", "file", "paragraph"]
 _BOM = b"\xef\xbb\xbf"
 Kind = Literal["text", "jsonl", "csv"]
 _SNIFFED = 100  # number of lines from which the delimiter is detected
-_NAMED = 5  # number of skipped files that the warning names
 
 
 @dataclass(frozen=True)
@@ -300,22 +299,15 @@ def _find(word: str) -> list[InputFile]:
 
 
 def _inside(folder: Path) -> list[InputFile]:
-    files, skipped = [], dict[Path, None]()
-    for path in sorted(filter(Path.is_file, folder.rglob("*"))):
-        below = path.relative_to(folder)
-        hidden = (each for each in (*reversed(below.parents), below) if each.name.startswith("."))
-        if (out := next(hidden, None)) is None and path.suffix.lower() in _IN_FOLDERS:
-            files.append(path)
-        else:
-            skipped[out or below] = None
-    if skipped:
-        first = ", ".join(as_text(file) for file in [*skipped][:_NAMED])
-        more = f" and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
-        log.warning("skipped in %s: %s%s", as_text(folder), first, more)
+    found = {path: path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    hidden = {path for path, below in found.items() if any(p.startswith(".") for p in below.parts)}
+    files = [path for path in sorted(found.keys() - hidden) if path.suffix.lower() in _IN_FOLDERS]
+    hint = f"files are read whose names end with {', '.join(_IN_FOLDERS)}"
     if not files:
-        hint = f"their names end with {', '.join(_IN_FOLDERS)}"
         raise InputError(f"{as_text(folder)} contains no text files", hint)
-    return [_source(file, file.relative_to(folder).as_posix()) for file in files]
+    if skipped := len(found) - len(files):
+        log.warning("%d others in %s are skipped (%s)", skipped, as_text(folder), hint)
+    return [_source(file, found[file].as_posix()) for file in files]
 
 
 def _source(path: Path, below: str) -> InputFile:

@@ -212,8 +212,6 @@ def batch_progress(
                 if most is None or failed <= most + 1:
                     console.print(Text(safe(said), "red"), soft_wrap=not console.is_terminal)
             rate = f"{summary.tokens / max(1e-3, monotonic() - start):.1f} tokens/s"
-            if summary.verified:
-                rate += f", accepted {100 * summary.accepted / summary.verified:.0f} %"
             show(summary.records - summary.left, summary.records, f"records, {rate}")
 
         yield report
@@ -232,8 +230,6 @@ def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     checked = "{accepted} of {verified} checked tokens accepted"
     relaxed = ", {relaxed} relaxed" if facts["relaxed"] else ""
     yield "drafts", ((checked if facts["verified"] else "none checked") + relaxed).format_map(facts)
-    where = "{kv_cells} tokens of context, {prefix_tokens} prompt tokens shared"
-    yield "at once", ("up to {parallel} records, " + where).format_map(facts)
 
 
 def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> None:
