@@ -4,8 +4,6 @@ import pytest
 
 from pyspec.batch import Settings, run
 from pyspec.engine import contexts
-from pyspec.engine.models import SideOptions
-from pyspec.engine.room import memory_for
 from pyspec.errors import NoMemory, OptionError
 from pyspec.requests.records import Record
 
@@ -21,17 +19,6 @@ def test_types_and_batches_are_those_asked_for(open_batch, tiny_draft):
     assert batch.stats()["drafted"] > 0
     with pytest.raises(OptionError, match="draft_type_k"):
         open_batch(draft_type_k=10**6)
-
-
-def test_larger_cells_and_a_draft_take_memory(open_batch, tiny_draft):
-    plain, large = open_batch(), open_batch(type_k=F32, type_v=F32)
-    alone = memory_for(plain.target, 4096)
-    assert memory_for(large.target, 4096) == alone // 2
-    drafting = open_batch(draft=tiny_draft)
-    beside = drafting._models.beside(SideOptions())
-    assert memory_for(drafting.target, 4096, beside) == alone // 2
-    assert drafting._models.beside(SideOptions(type_k=F32, type_v=F32)) == 2 * beside
-    assert plain._models.beside(SideOptions()) == 0.0
 
 
 @pytest.fixture

@@ -89,19 +89,6 @@ def test_a_draft_that_cannot_be_found_leaves_the_former(target):
     assert joined(list(target.answer(*ask(target, Conversation(None, QUESTION), 4))))
 
 
-def test_names_are_looked_up_before_anything_is_let_go(open_llama, tiny_ascii):
-    def check(**other):
-        raise ModelNotFound(f"there is no model {other}")
-
-    with closing(LlamaChat(lambda **_: open_llama(tiny_ascii), check=check)) as model:
-        raw(model, b"abc")
-        before, stats, held = model.llm, model.stats, model.llm.n_tokens
-        with pytest.raises(ModelNotFound):
-            model.use(model="tpyo")
-        assert (model.llm, model.stats, model.llm.n_tokens) == (before, stats, held)
-        assert model.llm.is_open
-
-
 def test_what_was_learned_is_kept_where_a_model_is_changed(open_llama, tiny_ascii, monkeypatch):
     kept: list[str] = []
     monkeypatch.setattr(PairMemory, "keep", lambda self: kept.append(self.draft_asked))
@@ -148,19 +135,6 @@ def tiny(tiny_ascii):
         LlamaChat(lambda **_: SpeculativeLlama(str(tiny_ascii), draft="none", **HOW))
     ) as model:
         yield model
-
-
-def test_all_that_is_asked_of_an_answer_reaches_its_rounds(tiny):
-    """Processors of logits, rows and policies included, which none of the commands asks for."""
-    wanted = tiny.llm.tokenize(b"x", add_bos=False)[-1]
-
-    def only(_ids, row):
-        row[:] = -1e9
-        row[wanted] = 0.0
-        return row
-
-    options = AnswerOptions(GREEDY, OFF, 5, logits_processor=[only])
-    assert joined(list(tiny.answer(tiny.llm.tokenize(b"abc"), options, chat=False))) == "xxxxx"
 
 
 def test_a_conversation_that_gave_way_is_not_read_again(tiny):

@@ -34,13 +34,6 @@ def test_another_model_goes_on_with_the_text():
     assert model.turns[-1][1] == {"role": "assistant", "content": "one"}
 
 
-@pytest.mark.parametrize("word", ["exit", "quit", "bye"])
-def test_leaving(word):
-    model = FakeModel(["never"])
-    assert session(model, f"/{word}\nhi\n") == (0, "")
-    assert not model.asked
-
-
 def test_regen_and_undo():
     model = FakeModel(["one", "two", "three"])
     settings = ChatSettings(stats="off", seed=7)
@@ -53,13 +46,12 @@ def test_regen_and_undo():
 
 
 def test_unknown_commands_are_named():
-    lines = "/regenn\n/nothing\n/verify strict\n/set verify lax\n/forget it\n/set temp\n"
+    lines = "/nothing\n/set mood 1\n/set verify lax\n/forget it\n/set temp\n"
     code, text = session(FakeModel(["x"]), lines)
     assert code == 2
     assert text.splitlines() == [
-        "there is no command /regenn (did you mean /regen? /help lists them)",
         "there is no command /nothing (/help lists them)",
-        "there is no command /verify (/help lists them)",
+        "there is no setting 'mood' (/set lists them)",
         "verify: 'lax' is not one of 'strict', 'margin'",
         "it is not `all` (/forget alone deletes this chat)",
         "temperature is 0.8",

@@ -88,12 +88,6 @@ def test_words_that_are_not_utf8(tiny_ascii, words):
     assert stderr.isascii()
 
 
-def test_words_that_are_not_utf8_in_a_shell(tiny_ascii):
-    done = shell(r"$P generate x --draft $'\xff' $M </dev/null", tiny_ascii)
-    assert (done.returncode, done.stdout, b"Traceback" in done.stderr) == (1, b"", False)
-    done.stderr.decode("ascii")
-
-
 @full_device
 def test_an_answer_on_a_full_disk(tiny_ascii):
     done = shell("$P generate x $M >/dev/full", tiny_ascii)
