@@ -61,13 +61,6 @@ def interface_key(root: Path) -> str:
     return key
 
 
-def _stated(pyproject: Path) -> str:
-    import re  # noqa: PLC0415 - as above
-
-    line = re.search(r'^version = "(.+)"$', pyproject.read_text(encoding="utf-8"), re.MULTILINE)
-    return line[1] if line else ""
-
-
 def _extensions(folder: Path) -> list[Path]:
     named = [folder / f"_native{suffix}" for suffix in EXTENSION_SUFFIXES]
     return [path for path in named if path.is_file()]
@@ -82,6 +75,6 @@ def __getattr__(name: str) -> str:
     try:
         found = version(NAME)
     except PackageNotFoundError:  # a clone that was never installed says elsewhere what it lacks
-        found = _stated(Path(__file__).parents[1] / "pyproject.toml")
+        found = "unknown"
     globals()[name] = found
     return found

@@ -80,7 +80,7 @@ def test_an_installed_package_borrows_nothing(tmp_path):
 
 
 def test_the_citation_names_this_version():
-    stated = _version._stated(ROOT / "pyproject.toml")
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {stated}\n" in cited
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ KEYS = (
     ("Ctrl-C", "stop the answer and keep its text; twice quits"),
     ("Ctrl-D", "quit"),
     ("Ctrl-G", "write the message in $EDITOR"),
-    ('"""', "begin and end a message of several lines; a \\ at the end of a line continues it too"),
+    ('"""', "begin and end a message of several lines"),
     ("space", "before a / sends the line as a message"),
 )
 

@@ -55,20 +55,18 @@ class TypedText:
 
 
 def is_open(text: str) -> bool:
-    """Whether an entry continues after this text: quotes are open, or it ends with a backslash."""
+    """Whether an entry continues after this text: its quotes are open."""
     begun = text.lstrip()
-    if begun.startswith(QUOTE):
-        return QUOTE not in begun[len(QUOTE) :]
-    return text.endswith("\\")
+    return begun.startswith(QUOTE) and QUOTE not in begun[len(QUOTE) :]
 
 
 def typed(text: str) -> TypedText:
-    """Return the entry of complete lines, without quotes and trailing backslashes."""
+    """Return the entry of complete lines, without quotes."""
     begun = text.strip()
     if begun.startswith(QUOTE):
         inside, _, after = begun[len(QUOTE) :].partition(QUOTE)
         return TypedText((inside + after).strip("\n"), literal=True)
-    return TypedText(text.replace("\\\n", "\n").removesuffix("\\").rstrip())
+    return TypedText(text.rstrip())
 
 
 def script_entries(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[TypedText]:

@@ -141,9 +141,7 @@ class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generi
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
-            what = "the prompt" if param is None or not param.opts else param.opts[-1]
-            if isinstance(param, click.Argument):
-                what = f"the {param.name}"
+            what = param.opts[-1] if isinstance(param, click.Option) else "the prompt"
             hint = "check the terminal's encoding, or give the text by a file (-f)"
             raise InputEncoding(f"{what} is not UTF-8 at character {error.start}", hint) from None
         return str(value)

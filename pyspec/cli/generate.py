@@ -19,6 +19,7 @@ import click
 
 from pyspec.chat import HIDE, UNASKED
 from pyspec.chat.dialogue import (
+    MAX_TEXT,
     Conversation,
     Exchange,
     held_with,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
-MAX_INPUT = 1 << 20  # largest prompt, bytes
 _NOTICE_S = 2.0  # how long to wait silently for stdin if there is a prompt already
 INCOMPLETE = 3  # exit status where an answer that follows a schema or grammar was cut: what there is of it is not valid
 _CUT = ("length", "context")  # ends of an answer that are not its own
@@ -88,7 +88,7 @@ class PromptOptions(CacheOptions, DialogueOptions):
             raise OptionError(f"the prompt has {len(words)} parts", hint)
         if words and self.more is not None:
             raise OptionError("the prompt is given twice", "use either PROMPT or -p")
-        return prompt_text(words[0] if words else self.more, self.file, MAX_INPUT)
+        return prompt_text(words[0] if words else self.more, self.file, MAX_TEXT)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from pyspec._version import NAME
 from pyspec.cli.command import ENVIRONMENT, Subcommand, guard_log, tell
 from pyspec.errors import PyspecError
 
@@ -60,22 +61,12 @@ class _Lazy(click.Group):
 @click.group(
     cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, help="Show the version and exit.",
-    callback=lambda ctx, _, asked: _print_version(ctx) if asked else None,
-)  # fmt: skip
+@click.version_option(package_name=NAME, prog_name="pyspec")
 def cli() -> None:
     """Faster answers from GGUF models by speculative decoding. Answers go to stdout, everything else to stderr.
 
     Each command has its own help: pyspec generate --help.
     """
-
-
-def _print_version(ctx: click.Context) -> None:
-    from pyspec._version import __version__  # noqa: PLC0415 - found when asked for
-
-    click.echo(f"pyspec, version {__version__}")
-    ctx.exit()
 
 
 @click.command(cls=Subcommand)

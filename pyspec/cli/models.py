@@ -18,7 +18,6 @@ from pyspec.gguf.header import facts_of, read_header
 from pyspec.gguf.kinds import MTP, refuse_other_kinds, unused_heads, why_plain
 from pyspec.gguf.reader import SCALARS, STRING, Array, Header
 from pyspec.hub.drafts import (
-    BESIDE,
     LARGEST,
     Candidate,
     candidates,
@@ -351,13 +350,8 @@ def _auto(target: Path, rows: list[Candidate]) -> Candidate | None:
 
 
 def _command(model: str | None, rows: list[Candidate], auto: Candidate | None) -> str:
-    """Return a command to run as it is: with a small local draft, one to fetch, or lookup. Larger drafts hardly pay."""
+    """Return a command to run as it is: a chat, or what fetches a small draft where none is here. Larger ones hardly pay."""
     small = [row for row in rows if row.share <= LARGEST]
-    best = auto or next((row for row in small if row.path), None)
-    if best is None and small:
+    if auto is None and small:
         return f"pyspec models pull {shlex.quote(small[0].name)}"
-    chat = "pyspec chat" + (f" -m {shlex.quote(model)}" if model else "")
-    if best is None or best is auto:
-        return chat
-    name = str(best.path) if best.origin == BESIDE else best.name
-    return f"{chat} --draft {shlex.quote(f'lookup+{name}')}"
+    return "pyspec chat" + (f" -m {shlex.quote(model)}" if model else "")

@@ -26,7 +26,7 @@ def entries(data):
 
 
 @pytest.mark.parametrize(("text", "open_"), [
-    ("hi", False), ("hi\\", True), ("hi\\\nyou", False), ('"""one\ntwo', True), ('"""one\ntwo"""', False),
+    ("hi", False), ('"""one\ntwo', True), ('"""one\ntwo"""', False),
     ('say """', False),
 ])  # fmt: skip
 def test_is_open(text, open_):
@@ -35,8 +35,6 @@ def test_is_open(text, open_):
 
 @pytest.mark.parametrize(("text", "made"), [
     ("hi ", TypedText("hi")),
-    ("a\\\nb", TypedText("a\nb")),
-    ("a\\", TypedText("a")),
     ('"""\n  a\n\nb\n"""', TypedText("  a\n\nb", literal=True)),
     ('"""/help"""', TypedText("/help", literal=True)),
     ('"""never closed', TypedText("never closed", literal=True)),
@@ -59,7 +57,7 @@ def test_what_is_a_command(entry, is_command):
 
 
 @pytest.mark.parametrize(("data", "made"), [
-    (b"\xef\xbb\xbfone\r\n\n  \ntwo\\\nthree\nfour", ["one", "two\nthree", "four"]),
+    (b"\xef\xbb\xbfone\r\n\n  \ntwo\nthree", ["one", "two", "three"]),
     (b'"""one\ntwo', [TypedText("one\ntwo", literal=True)]), # which ends with the pipe
     (b"a\x00b\x1bc\n", ["a\x00b\x1bc"]),
 ])  # fmt: skip

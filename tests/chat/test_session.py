@@ -100,8 +100,8 @@ def test_system_text():
 
 def test_multi_line_messages():
     model = FakeModel(["one"])
-    session(model, '"""/help\nme"""\na\\\nb\n /exit\n')
-    asked = zip([b"/help\nme", b"a\nb", b" /exit"], model.asked, strict=True)
+    session(model, '"""/help\nme"""\n /exit\n')
+    asked = zip([b"/help\nme", b" /exit"], model.asked, strict=True)
     assert all(question in bytes(ask.prompt) for question, ask in asked)
 
 

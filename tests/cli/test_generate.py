@@ -11,7 +11,7 @@ import pytest
 from helpers import running, scripted, tiny
 from helpers.running import start
 
-from pyspec.cli.generate import MAX_INPUT
+from pyspec.chat.dialogue import MAX_TEXT
 from pyspec.engine.handle import Engine
 from pyspec.text.parts import Piece
 
@@ -114,7 +114,7 @@ def test_draft_behind_lookup_is_checked_too(smollm2, tmp_path):
 
 @pytest.mark.parametrize(("args", "stdin", "code", "says"), [
     (["-"], b"ab\ncd\xff", 2, "byte 5, line 2"),
-    (["-"], b"x" * (MAX_INPUT + 1), 2, "1048576 bytes"),
+    (["-"], b"x" * (MAX_TEXT + 1), 2, "1048576 bytes"),
     (["word " * 300, "-c", "64", "-t", "1"], b"", 1, "the context holds"),
 ])  # fmt: skip
 def test_a_prompt_that_cannot_be_read_is_refused(smollm2, args, stdin, code, says):
