@@ -12,7 +12,6 @@ import pytest
 from helpers.command_lines import read_command
 
 from pyspec.cli.main import cli
-from pyspec.errors import PyspecError
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN = [
@@ -65,17 +64,6 @@ def test_commands_are_there(page, words, whole):
             each.name for each in command.params if each.required and not given.get(each.name)
         ]
         assert not missing
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["pyspec generate --tmp 0", "pyspec serve --drain soon", "pyspec batsch a -o b", "pyspec draft a b",
-     "pyspec serve -ngl many"],
-)  # fmt: skip
-def test_what_there_is_not_is_found(line):
-    (words,) = calls(line)
-    with pytest.raises((click.UsageError, PyspecError)):
-        read_command(words)
 
 
 @pytest.mark.parametrize("page", OWN)
@@ -185,15 +173,3 @@ def test_the_readme_is_short_and_its_lines_are_too():
     lines = text_of("README.md").splitlines()
     assert len(lines) <= 130
     assert [line for line in lines if len(line) > 140 and not line.startswith("|")] == []
-
-
-def test_the_first_command_is_that_of_the_picture():
-    """`.docs/picture.py` draws what the README has people run."""
-    first = blocks("README.md", "sh")[0].splitlines()
-    assert len(first) == 2
-    picture = text_of(".docs/picture.py")
-    assert all(
-        f'"{word}"' in picture
-        for (_, word, _, file) in [next(calls(first[0]))]
-        for word in (word, file)
-    )

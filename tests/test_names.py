@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections import defaultdict
 from importlib import import_module
 
 import pytest
@@ -14,33 +13,6 @@ from pyspec import errors
 SOURCES = ("pyspec/", "native/", "bench/", "models/", "tests/")
 NO_FILES = {"bench/NAME.py", "llama.h"}
 """A placeholder, and llama.cpp's own."""
-
-
-def defined(*kinds):
-    """Names that modules of the package define at their top, with their files; scripts of child processes are left out."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for module, path in modules().items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if not isinstance(node, kinds) or path.name.startswith("_"):
-                continue
-            if isinstance(node, ast.Assign):
-                name, value = ast.unparse(node.targets[0]), ast.unparse(node.value)
-                if not re.fullmatch(r"_?[A-Z][a-zA-Z]*[a-z]", name) or "TypeVar" in value:
-                    continue  # a constant
-            else:
-                name = getattr(node, "name", None) or ast.unparse(node.target)
-            found[name].append(module)
-    return found
-
-
-TYPES = (ast.ClassDef, ast.Assign)
-
-
-def test_a_class_is_a_thing():
-    """No class or alias is named after what was done to something; an exception may be."""
-    done = re.compile(r"(?:[a-z](?:ed|own|ept|aid)|Seen|Found)$")
-    names = {name for name in defined(*TYPES) if done.search(name) and not name.endswith("Speed")}
-    assert {name for name in names if name not in vars(errors)} == set()
 
 
 def test_the_front_door_names_what_it_opens():

@@ -53,10 +53,3 @@ def test_no_function_is_too_long():
         if n > MAX_FUNCTION
     }
     assert set(found) == LONG
-
-
-def test_functions_of_c_are_found():
-    """The search sees those that the headers declare; else the test above would pass for nothing."""
-    found = {name for path in (ROOT / "native").glob("*.c") for name, _ in functions(path)}
-    declared = set(re.findall(r"\b(ps_\w+)\(", (ROOT / "native" / "pyspec.h").read_text()))
-    assert declared - found == set()

@@ -134,18 +134,34 @@ def test_policy_hears_of_every_new_text(open_batch, monkeypatch):
 # -- faults ------------------------------------------------------------------------------------------
 
 
-def test_fault_is_one_records_alone(open_batch, reference, monkeypatch):
-    accept = Engine.accept
-
+def poison(accept):
     def poisoned(self, seq, sampler, gate):
         if self.held(0, seq) >= 90 - 1 + 3:  # the third token after the longest prompt
             raise NumericError("a logit is not finite", code=9)
         return accept(self, seq, sampler, gate)
 
-    monkeypatch.setattr(Engine, "accept", poisoned)
-    found = {r.index: r for r in open_batch(parallel=4).run(WORDS)}
-    assert found[3].error.type == "NumericError"
+    return poisoned
+
+
+def refuse(begin):
+    def fail(answer, contexts, **how):
+        if answer.index == 3:
+            raise EngineError("no memory for a sampler")
+        begin(answer, contexts, **how)
+
+    return fail
+
+
+@pytest.mark.parametrize(("where", "faulty", "kind"), [
+    ((Engine, "accept"), poison, "NumericError"), ((Answer, "begin"), refuse, "EngineError"),
+])  # fmt: skip
+def test_fault_is_one_records_alone(open_batch, reference, monkeypatch, where, faulty, kind):
+    monkeypatch.setattr(*where, faulty(getattr(*where)))
+    batch = open_batch(parallel=4)
+    found = {r.index: r for r in batch.run(WORDS)}
+    assert found[3].error.type == kind
     assert [found[i].text for i in range(len(WORDS)) if i != 3] == reference[:3] + reference[4:]
+    assert len(batch._scheduler.prefixes.texts) == 4
 
 
 @pytest.mark.parametrize(("step", "k"), [
@@ -184,33 +200,6 @@ def test_cancel_ends_the_run_and_the_next_one_is_whole(open_batch, reference):
         cancel_after_two()
     assert len(found) >= 2
     assert texts(batch, WORDS) == reference
-
-
-def test_start_that_fails_is_its_records_fault(open_batch, reference, monkeypatch):
-    begin = Answer.begin
-
-    def fail(answer, contexts, **how):
-        if answer.index == 3:
-            raise EngineError("no memory for a sampler")
-        begin(answer, contexts, **how)
-
-    monkeypatch.setattr(Answer, "begin", fail)
-    batch = open_batch(parallel=2)
-    found = {r.index: r for r in batch.run(WORDS)}
-    assert found[3].error.type == "EngineError"
-    assert [found[i].text for i in range(len(WORDS)) if i != 3] == reference[:3] + reference[4:]
-    assert len(batch._scheduler.prefixes.texts) == 2
-
-
-def test_listeners_hear_each_round(open_batch, submit):
-    batch = open_batch(parallel=3, draft="lookup")
-    heard = {i: [] for i in range(5)}
-    submit(batch, WORDS[:5], lambda i: heard[i].append)
-    results = {result.index: result for result in batch.stream()}
-    for i, (*pieces, result) in heard.items():
-        assert "".join(piece.text for piece in pieces) == results[i].text
-        assert sum(len(piece.tokens) for piece in pieces) == 24
-        assert result == results[i]
 
 
 def test_a_cancelled_answer_leaves_alone(open_batch, submit, reference):

@@ -47,16 +47,6 @@ def test_drafts_and_few_sequences_share_a_pool(open_batch, parallel, draft):
     assert not batch.stats()["streams"]
 
 
-@devices.for_processors(devices.STREAMS)
-def test_automatic_drafts_give_way(open_batch, work):
-    many = open_batch(parallel=16, draft="auto", **F32)
-    few = open_batch(parallel=2, draft="auto", **F32)
-    found = texts(many, records())
-    assert not any(n > 0 for decode in work if len(decode) > FEW for _, _, n in decode)
-    assert found == texts(few, records())
-    assert few.stats()["drafted"] > 0
-
-
 def test_longer_record_gets_larger_contexts(open_batch):
     batch = open_batch(parallel=8, n_ctx=700, **F32)
     late = Record(id="late", prompt="z" * 90, max_tokens=500)

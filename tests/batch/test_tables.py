@@ -71,15 +71,6 @@ def test_other_inputs_give_a_table_of_ids(go, tmp_path):
     ]
 
 
-def test_a_finished_table_can_be_extended(go, tmp_path):
-    """Its journal holds what a table cannot, so answered rows are not asked again."""
-    (tmp_path / "in.csv").write_text("question\na\nb\n")
-    go(["in.csv"], "out.csv", column="question")
-    (tmp_path / "in.csv").write_text("question\na\nb\nc\n")
-    _, summary = go(["in.csv"], "out.csv", column="question")
-    assert (summary.records, summary.kept, summary.done) == (3, 2, 1)
-
-
 def test_tables_with_other_columns_do_not_go_into_one(go, table, tmp_path):
     (tmp_path / "other.csv").write_text("question\nz\n")
     fake = Fake()

@@ -7,7 +7,7 @@ from helpers import scripted
 from helpers.answers import counters
 from helpers.programs import pulled
 
-from pyspec.chat.dialogue import Conversation, Exchange, spoken
+from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.chat.talk import LlamaChat
 from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.engine.profiles import PairMemory
@@ -16,7 +16,6 @@ from pyspec.llama.speculative import OFF, SpeculativeLlama
 from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Strict
 from pyspec.text.messages import Message
-from pyspec.text.parts import Result
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -49,22 +48,6 @@ def raw(model, text, *options):
 
 def joined(pieces):
     return "".join(piece.text for piece in pieces)
-
-
-def test_a_turn_keeps_all_the_context_holds(target):
-    talk = Conversation(None, [Exchange("Say héllo — 你好.")])
-    first = ask(target, talk, 20)
-    pieces = list(target.answer(*first))
-    tokens = [token for piece in pieces for token in piece.tokens]
-    said = spoken(tokens, joined(pieces), target.piece)
-    talk.exchanges[0].answer = Result(text=joined(pieces), tokens=said)
-    talk.exchanges.append(Exchange("Again."))
-    second = ask(target, talk, 4)
-    held = [*first[0], *(token.id for token in said)]
-    assert list(second[0])[: len(held)] == held
-    list(target.answer(*second))
-    stats = target.stats
-    assert stats["prompt_kept"] >= len(held) - 1
 
 
 @pytest.mark.parametrize(("pieces", "cancel"), [

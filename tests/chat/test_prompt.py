@@ -14,7 +14,6 @@ from pyspec.chat.prompt import (
     CommandCompleter,
     TerminalReader,
     TypedText,
-    is_open,
     script_entries,
     typed,
 )
@@ -23,24 +22,6 @@ from pyspec.errors import InputEncoding, InputTooLong
 
 def entries(data):
     return list(script_entries(BytesIO(data)))
-
-
-@pytest.mark.parametrize(("text", "open_"), [
-    ("hi", False), ('"""one\ntwo', True), ('"""one\ntwo"""', False),
-    ('say """', False),
-])  # fmt: skip
-def test_is_open(text, open_):
-    assert is_open(text) is open_
-
-
-@pytest.mark.parametrize(("text", "made"), [
-    ("hi ", TypedText("hi")),
-    ('"""\n  a\n\nb\n"""', TypedText("  a\n\nb", literal=True)),
-    ('"""/help"""', TypedText("/help", literal=True)),
-    ('"""never closed', TypedText("never closed", literal=True)),
-])  # fmt: skip
-def test_entry(text, made):
-    assert typed(text) == made
 
 
 @pytest.mark.parametrize(("entry", "is_command"), [

@@ -20,8 +20,6 @@ from pyspec.batch import Batch
 from pyspec.batch.journal import Journal
 from pyspec.batch.output import RunProgress
 from pyspec.cli import batch as module
-from pyspec.errors import InputError
-from pyspec.hub.sources import load_manifest
 from pyspec.text.parts import RecordResult, Usage
 
 PLAIN = ["--draft", "none", "--verify", "strict", "--temp", "0", "--raw", "-t", "1", "-c", "256"]
@@ -120,15 +118,6 @@ def test_expected_errors_are_one_sentence(pyspec, tmp_path, arguments, status, s
     assert (done.returncode, done.stdout) == (status, "")
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_other_options_are_refused_on_resume(pyspec, prompts, tmp_path):
-    journal = tmp_path / "out.jsonl.journal"
-    pyspec(prompts, "-o", "out/", "-n", "4")
-    (tmp_path / "out" / "pyspec-batch.journal").rename(journal)
-    done = pyspec(prompts, "-o", "out.jsonl", "-n", "5")
-    assert done.returncode == 1
-    assert "other max_tokens" in done.stderr
 
 
 # -- interruptions -------------------------------------------------------------------------------------
@@ -276,17 +265,3 @@ def test_the_summary_says_what_was_done_and_no_more(facts, says):
     shown = summary({**COUNTS, **facts})
     assert says in shown
     assert facts.get("done", 1) or shown == says
-
-
-def test_the_model_is_called_in_full(tmp_path, prompts, monkeypatch):
-    """In OpenAI's form of an output: a name's dot is no end of a file's."""
-    named = []
-
-    def opened(*_, **lines):
-        named.append(lines["model"])
-        raise InputError("enough")
-
-    monkeypatch.setattr(module, "open_output", opened)
-    for words in (["-m", "llama3.2:3b"], []):
-        run("batch", prompts, "-o", "out.jsonl", *words, cwd=tmp_path)
-    assert named == ["llama3.2:3b", load_manifest().default_target]

@@ -54,40 +54,22 @@ def test_pull_as_converts_and_says_so(tmp_path):
     assert "requantised from toy.gguf" in run("info", "toy-q8_0").stdout
 
 
+BAD = {"empty": b"", "noise": b"x" * 99, "cut": tiny_llama().build()[:-9]}
+
+
 @pytest.mark.usefixtures("shop")
-@pytest.mark.parametrize(("name", "kind", "says"), [
-    ("", "q8_0", "--as works for toy only"), ("", "original", "--as works for toy only"), ("toy", "q9", "q8_0"),
+@pytest.mark.parametrize(("words", "code", "says"), [
+    *((f"{command} toi", 1, "did you mean toy") for command in ("path", "pull", "info")),
+    *((f"info {name}.gguf", 1, f"{name}.gguf") for name in ("missing", "folder", *BAD)),
+    ("pull noise.gguf --as q8_0", 2, "--as works for toy only"), ("pull toy --as q9", 2, "q8_0"),
 ])  # fmt: skip
-def test_only_models_that_are_known_are_converted(tiny_ascii, name, kind, says):
-    result = run("pull", name or str(tiny_ascii), "--as", kind)
-    assert result.returncode == 2
+def test_what_cannot_be_done_is_one_sentence(tmp_path, words, code, says):
+    (tmp_path / "folder.gguf").mkdir()
+    for name, data in BAD.items():
+        (tmp_path / f"{name}.gguf").write_bytes(data)
+    result = run(*words.split(), cwd=tmp_path)
+    assert (result.returncode, result.stdout, len(result.stderr.splitlines())) == (code, "", 1)
     assert says in result.stderr
-    assert "models list" not in result.stderr
-
-
-@pytest.mark.usefixtures("shop")
-@pytest.mark.parametrize("command", ["path", "pull", "info"])
-def test_unknown_name_is_one_sentence(command):
-    result = run(command, "toi")
-    assert result.returncode == 1
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    assert "did you mean toy" in result.stderr
-
-
-@pytest.mark.usefixtures("shop")
-@pytest.mark.parametrize("kind", ["missing", "folder", "empty", "noise", "cut"])
-def test_bad_file_is_one_sentence(kind, tmp_path):
-    path = tmp_path / "bad.gguf"
-    good = tiny_llama().build()
-    if kind == "folder":
-        path.mkdir()
-    elif kind != "missing":
-        path.write_bytes({"empty": b"", "noise": b"x" * 99, "cut": good[:-9]}[kind])
-    result = run("info", str(path))
-    assert (result.returncode, result.stdout) == (1, "")
-    assert len(result.stderr.splitlines()) == 1
-    assert "bad.gguf" in result.stderr
 
 
 def test_failed_fetch_is_one_sentence(shop):

@@ -8,10 +8,8 @@ from helpers.rays import OF_RAY  # noqa: E402
 
 from pyspec.batch import Batch  # noqa: E402
 from pyspec.batch.maker import Settings  # noqa: E402
-from pyspec.cluster import _Rows, answer, open_journals  # noqa: E402
+from pyspec.cluster import _Rows, answer  # noqa: E402
 from pyspec.errors import OptionError, ResumeMismatch  # noqa: E402
-from pyspec.requests.records import Record  # noqa: E402
-from pyspec.text.parts import Failure, RecordResult  # noqa: E402
 
 pytestmark = [*OF_RAY, pytest.mark.usefixtures("cluster")]
 
@@ -123,17 +121,3 @@ def test_rows_are_read_as_they_are(arguments, tiny_target):
     errors = dict(zip(found["id"], found["error"], strict=True))
     assert (errors["7"], errors["8"]) == ("", "")
     assert "cannot be read" in errors["9"]
-
-
-def test_what_one_worker_answered_another_finds(tmp_path):
-    """While the first still writes, and not what failed."""
-    records = [Record(id=name, prompt=name) for name in "ab"]
-    keys = [(record.id, record.sha256) for record in records]
-    _, append = open_journals(tmp_path, {"target": "t"})
-    for (name, sha), text, error in (
-        (keys[0], "A", None),
-        (keys[1], "", Failure("InputError", "bad")),
-    ):
-        append(RecordResult(index=7, id=name, prompt_sha256=sha, text=text, error=error))
-    known, _ = open_journals(tmp_path, {"target": "t"})
-    assert {key: result.text for key, result in known.items()} == {keys[0]: "A"}

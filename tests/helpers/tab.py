@@ -48,13 +48,6 @@ class Tab:
                     raise Gone(answer["error"])
                 return answer["result"]
 
-    def show(self, *, width=1280, height=800, scheme="light"):
-        """Take on a screen's size in CSS pixels, and a colour scheme."""
-        size = {"width": width, "height": height, "deviceScaleFactor": 2, "mobile": width < 600}
-        self.call("Emulation.setDeviceMetricsOverride", **size)
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.call("Emulation.setEmulatedMedia", features=features)
-
     def until(self, script):
         found = [None]
 
