@@ -112,51 +112,20 @@ REFERENCE = re.findall(
 
 
 def on_the_reference():
-    """Each thing that the page shows, by name: classes and functions, and of classes the methods that it lists."""
+    """Each class and function that the page shows, and the methods that it lists, by name."""
     for name, members in REFERENCE:
         home, _, last = name.rpartition(".")
         thing = getattr(import_module(home), last)
-        if not callable(thing):
-            continue
-        yield name, thing
         listed = re.findall(r"\w+", members) if members.startswith("[") else []
-        if members == "true":
-            listed = [each for each in vars(thing) if not each.startswith("_")]
-        yield from (
-            (f"{name}.{each}", getattr(thing, each))
-            for each in listed
-            if callable(getattr(thing, each))
-        )
+        found = {name: thing, **{f"{name}.{each}": getattr(thing, each) for each in listed}}
+        yield from ((name, each) for name, each in found.items() if callable(each))
 
 
-def taken(thing):
-    """Names of the arguments that a thing takes itself, not by its base class."""
-    if isinstance(thing, type) and "__init__" not in vars(thing):
-        return set(vars(thing).get("__annotations__", ()))
-    parameters = inspect.signature(thing).parameters.values()
-    return {each.name for each in parameters if each.name not in ("self", "kwargs")}
-
-
-def held(thing):
-    own = set(re.findall(r"self\.(\w+)", inspect.getsource(thing)))
-    bases = getattr(thing, "__mro__", ())
-    return own | {name for base in bases for name in getattr(base, "__annotations__", ())}
-
-
-def described(thing):
-    text = inspect.getdoc(thing) or ""
-    found = re.findall(r"^(?:Args|Attributes):\n((?:    .*\n?)+)", text, re.MULTILINE)
-    return set(re.findall(r"^    \**(\w+): ", "".join(found), re.MULTILINE))
-
-
-THINGS = dict(on_the_reference())
-
-
-@pytest.mark.parametrize(("name", "thing"), THINGS.items(), ids=THINGS)
-def test_the_reference_describes_arguments(name, thing):
-    """Whatever takes some has a list of them, and the list names no others."""
-    assert described(thing) or not taken(thing), name
-    assert described(thing) <= taken(thing) | held(thing) | set(dir(thing)), name
+@pytest.mark.parametrize(("name", "thing"), [*on_the_reference()])
+def test_the_reference_describes_arguments_that_there_are(name, thing):
+    text = re.search(r"^Args:\n((?:    .*\n?)+)", inspect.getdoc(thing) or "", re.MULTILINE)
+    described = re.findall(r"^    \**(\w+): ", text[1] if text else "", re.MULTILINE)
+    assert {*described} <= inspect.signature(thing).parameters.keys(), name
 
 
 def test_supported_systems_are_the_classifiers():

@@ -105,17 +105,6 @@ def _beginning(text: str) -> str:
     return line[:60] + ("..." if len(line) > 60 else "")
 
 
-def open_chat(chat: Chat, path: Path) -> None:
-    """Go on with a logged chat, in its own file."""
-    conversation, model = dialogue.load(path)
-    chat.conversation, chat.pending = conversation, ""
-    if chat.log is not None:
-        chat.log = path  # the former conversation stays in its own file
-    if note := dialogue.held_with(model, chat.model.target().name):
-        chat.screen.note(note)
-    _show_last(chat)
-
-
 def _chats(chat: Chat, argument: str) -> None:
     """List the logged chats, or go on with one of them."""
     found = dialogue.logged(_LISTED)
@@ -125,7 +114,8 @@ def _chats(chat: Chat, argument: str) -> None:
         if not argument.isdecimal() or not 1 <= int(argument) <= len(found):
             wrong = f"{argument[:40]} is not a number from 1 to {len(found)}"
             raise InputError(wrong, "/chats lists them")
-        open_chat(chat, found[int(argument) - 1][0])
+        chat.open(found[int(argument) - 1][0])
+        show_last(chat)
         return
     rows = []
     for number, (path, conversation, model) in enumerate(found, start=1):
@@ -153,7 +143,7 @@ def _forget(chat: Chat, argument: str) -> None:
     chat.log = None
 
 
-def _show_last(chat: Chat) -> None:
+def show_last(chat: Chat) -> None:
     """Show the last question and the end of the last answer as a reminder."""
     if not chat.conversation.exchanges:
         return

@@ -205,15 +205,6 @@ def _restored(saved: SavedChat) -> Conversation:
     return conversation
 
 
-def held_with(model: SavedModel, name: str) -> str:
-    """Say that a conversation continues with a model of another name; empty if the name is the same."""
-    return (
-        ""
-        if model.name == name
-        else f"this conversation was held with {model.name}, not with {name}"
-    )
-
-
 def new_path() -> Path | None:
     """Return a path for a new chat, sorted by time; None if there is no log or its folder cannot be made."""
     folder = log_folder()

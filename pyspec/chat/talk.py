@@ -332,6 +332,17 @@ class Chat:
             self.log = None
             self.screen.note(f"this chat is not saved: {error}")
 
+    def open(self, path: Path, system: str | None = None) -> None:
+        """Go on with a logged chat, in its own file if this one is logged. system: in place of its system prompt."""
+        conversation, model = dialogue.load(path)
+        if system is not None:
+            conversation.system = system
+        self.conversation, self.pending = conversation, ""
+        if self.log is not None:
+            self.log = path  # the former conversation stays in its own file
+        if model.name != (name := self.model.target().name):
+            self.screen.note(f"this conversation was held with {model.name}, not with {name}")
+
     def send(self, text: str) -> None:
         """Answer a question. If no answer comes, the conversation stays as before."""
         question = f"{self.pending}\n\n{text}" if self.pending else text

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import click
 
 from pyspec._version import __version__
-from pyspec.chat.commands import open_chat
+from pyspec.chat.commands import show_last
 from pyspec.chat.dialogue import Conversation, last_model, new_path, newest
 from pyspec.chat.prompt import TerminalReader, run, script_entries, terminal_kept, whole_entry
 from pyspec.chat.talk import BRIEF, FULL, SILENT, Chat, ChatSettings, LlamaChat
@@ -105,9 +105,8 @@ def chat(
         if options.log and options.history:
             talk.log = resumed or new_path()
         if resumed is not None:
-            open_chat(talk, resumed)
-            if options.system is not None:
-                talk.conversation.system = options.system
+            talk.open(resumed, options.system)
+            show_last(talk)
         code = run(talk, entries, interactive=on_terminal)
         if on_terminal and talk.log is not None and talk.log.exists():
             others = "`pyspec chat --continue` continues it, /chats lists others"

@@ -22,12 +22,9 @@ from pyspec.chat.dialogue import (
     MAX_TEXT,
     Conversation,
     Exchange,
-    held_with,
     last_model,
-    load,
     new_path,
     newest,
-    save,
     unended,
     why_cut,
 )
@@ -42,12 +39,12 @@ from pyspec.cli.options import (
     ShownOptions,
 )
 from pyspec.engine.options import AnswerOptions
-from pyspec.errors import InputError, OptionError, PyspecError
+from pyspec.errors import InputError, OptionError
 from pyspec.machine.files import read_stream, read_text
 from pyspec.text.parts import Piece, Result, result_of
 
 if TYPE_CHECKING:
-    from pyspec.chat.talk import LlamaChat
+    from pyspec.chat.talk import Chat, LlamaChat
     from pyspec.grammar.languages import Constraint, Language
     from pyspec.screen import Screen
 
@@ -193,8 +190,8 @@ def generate(
     sampler.sampling()  # refuses impossible numbers before anything is loaded
     if request.going_on and models.model is None:
         models = replace(models, model=last_model())
-    from pyspec.chat.talk import LlamaChat  # noqa: PLC0415 - loads llama.cpp
-    from pyspec.cli.opening import exit_code, open_model  # noqa: PLC0415 - as above
+    from pyspec.chat.talk import Chat, LlamaChat  # noqa: PLC0415 - loads llama.cpp
+    from pyspec.cli.opening import exit_code, interruptible, open_model  # noqa: PLC0415 - as above
     from pyspec.screen import new_screen  # noqa: PLC0415 - rich takes 30 ms
 
     screen, opener = new_screen(), partial(open_model, models, drafts, engine)
@@ -206,9 +203,10 @@ def generate(
         model.budget = output.reasoning_budget
         alone = request.system is None
         raw = request.raw or (model.template.is_plain and alone)
-        conversation, path = _conversation(model, request, raw)
-        conversation.exchanges.append(Exchange(text))
-        tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
+        talk = Chat(model, screen, interruptible, conversation=Conversation(request.system))
+        _continue(talk, request, raw)
+        talk.conversation.exchanges.append(Exchange(text))
+        tokens = model.template.bare(text) if raw else model.prompt(talk.conversation.messages())
         pieces, signals = [Piece((), "length")], list[int]()
         if shape.max_tokens != 0:
             options = AnswerOptions(
@@ -216,10 +214,9 @@ def generate(
                 grammar=_shape(model, tokens, content, raw=raw), progress=screen.progress, reasoning=None if raw else model.limit,
             )  # fmt: skip
             with _writer(screen, output, model.piece) as write:
-                pieces, signals = _show(model, request, tokens, options, screen, write, raw=raw)
+                pieces, signals = _show(talk, request, tokens, options, write, raw=raw)
         result = result_of(pieces, model.stats)
-        if not raw:
-            _keep(path, request, conversation, model, result, sampling.seed)
+        _keep(talk, result, sampling.seed)
         _report(model.llm, result, output, shape.max_tokens, screen)
     if result.finish_reason == "cancelled":
         return exit_code(signals)
@@ -228,71 +225,47 @@ def generate(
 
 
 def _show(
-    model: LlamaChat,
+    talk: Chat,
     request: PromptOptions,
     tokens: list[int],
     options: AnswerOptions,
-    screen: Screen,
     write: Callable[[Piece], None],
     *,
     raw: bool,
 ) -> tuple[list[Piece], list[int]]:
     """Show an answer, and keep the processed prompt as soon as it begins; returns its pieces, and the signals that came."""
-    from pyspec.cli.opening import interruptible  # noqa: PLC0415 - loads llama.cpp
-    from pyspec.engine.kept import PromptCache  # noqa: PLC0415 - as above
+    from pyspec.engine.kept import PromptCache  # noqa: PLC0415 - loads llama.cpp
 
-    cache = PromptCache(model.llm, request.prompt_cache)
+    cache = PromptCache(talk.model.llm, request.prompt_cache)
     cache.restore(tokens)
     pieces: list[Piece] = []
-    with interruptible(model.cancel) as signals:
-        for piece in model.answer(tokens, options, chat=not raw):
+    with talk.guard(talk.model.cancel) as signals:
+        for piece in talk.model.answer(tokens, options, chat=not raw):
             if not pieces:
-                screen.progress.stop()
+                talk.screen.progress.stop()
                 cache.keep(tokens)
             pieces.append(piece)
             write(piece)
     return pieces, signals
 
 
-def _conversation(
-    model: LlamaChat, dialogue: DialogueOptions, raw: bool
-) -> tuple[Conversation, Path | None]:
-    """Return the conversation, and the file of one that goes on. Raises InputError if there is nothing to continue."""
-    if not dialogue.going_on:
-        return Conversation(dialogue.system), None
-    if raw:
+def _continue(talk: Chat, request: PromptOptions, raw: bool) -> None:
+    """Open the newest chat if it is to go on, and the log unless without a template. Raises InputError if there is none."""
+    if raw and request.going_on:
         hint = "leave out --continue or --raw"
         raise InputError("without a chat template there is no conversation to continue", hint)
-    path = newest()
-    conversation, was = load(path)
-    if note := held_with(was, model.target().name):
-        tell(note, err=True)
-    if dialogue.system is not None:
-        conversation.system = dialogue.system
-    return conversation, path
+    talk.log = new_path() if request.log and not raw else None
+    if request.going_on:
+        talk.open(newest(), request.system)
 
 
-def _keep(
-    path: Path | None,
-    dialogue: DialogueOptions,
-    conversation: Conversation,
-    model: LlamaChat,
-    answer: Result,
-    seed: int,
-) -> None:
-    """Add an answer, unless empty, to its conversation, in its file or a new one of the log; say so if that cannot be written."""
-    if not (answer.text or answer.reasoning):
-        return
-    last = conversation.exchanges[-1]
-    last.answer = unended(answer, model.piece)
-    last.seed = answer.speculation.get("seed", seed)
-    path = (path or new_path()) if dialogue.log else None
-    if path is None:
-        return
-    try:
-        save(path, conversation, model.target())
-    except PyspecError as error:
-        tell(f"the answer is not logged: {error}", err=True)
+def _keep(talk: Chat, answer: Result, seed: int) -> None:
+    """Add an answer, unless empty, to its conversation and the log."""
+    if answer.text or answer.reasoning:
+        last = talk.conversation.exchanges[-1]
+        last.answer = unended(answer, talk.model.piece)
+        last.seed = answer.speculation.get("seed", seed)
+        talk.keep()
 
 
 @contextmanager
