@@ -136,14 +136,6 @@ class TerminalReader:
         """Return the next entry, which may be empty. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C."""
         return typed(self._session.prompt())
 
-    def confirm(self, question: str) -> bool:
-        """Ask a question and return whether the answer is yes; Ctrl-C and Ctrl-D mean no."""
-        session: PromptSession[str] = PromptSession(f"{question} [y/N] ", history=InMemoryHistory())
-        try:
-            return session.prompt().strip().lower() in ("y", "yes")
-        except (EOFError, KeyboardInterrupt):
-            return False
-
 
 def _keys() -> KeyBindings:
     keys = KeyBindings()

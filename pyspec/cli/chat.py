@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import click
+from prompt_toolkit.shortcuts import confirm
 
 from pyspec._version import __version__
 from pyspec.chat.commands import show_last
@@ -92,7 +93,7 @@ def chat(
     talk.set_by_user |= sampler.given
     if on_terminal:
         editor = TerminalReader(keeps=options.history)
-        talk.confirm, entries = editor.confirm, iter(editor.read, None)
+        talk.confirm, entries = confirm, iter(editor.read, None)
     else:
         entries = (script_entries if options.script else whole_entry)(sys.stdin.buffer)
         if sys.stdin.isatty() and not options.script:

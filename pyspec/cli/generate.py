@@ -107,11 +107,9 @@ class ShapeOptions:
 
     def language(self) -> Language | None:
         """Return what the answer must look like, or None. Raises InputError if that cannot be read or used."""
-        names = ("json_schema", "grammar", "grammar_file")
-        given = [name for name in names if getattr(self, name) is not None]
-        if len(given) > 1:
-            hint = "keep one of " + ", ".join("--" + name.replace("_", "-") for name in given)
-            raise OptionError("an answer can follow only one schema or grammar", hint)
+        given = (self.json_schema, self.grammar, self.grammar_file)
+        if len(given) - given.count(None) > 1:
+            raise OptionError("an answer can follow only one schema or grammar", "keep one")
         if self.json_schema is not None:
             return _schema(self.json_schema)
         grammar = self.grammar if self.grammar_file is None else read_text(self.grammar_file)

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
 from importlib import import_module
 from traceback import walk_tb
 from typing import Any
@@ -77,7 +76,7 @@ def info(as_json: bool) -> None:
 
     from pyspec._version import __version__  # noqa: PLC0415
     from pyspec.chat import history_file, log_folder  # noqa: PLC0415
-    from pyspec.machine.devices import devices, layer_devices, missed_card  # noqa: PLC0415
+    from pyspec.machine.devices import devices, missed_card  # noqa: PLC0415
     from pyspec.machine.files import cache_dir  # noqa: PLC0415
     from pyspec.machine.machine import default_threads  # noqa: PLC0415
     from pyspec.screen import new_screen  # noqa: PLC0415
@@ -95,20 +94,10 @@ def info(as_json: bool) -> None:
     if as_json:
         tell(json.dumps(facts))
         return
-    if not layer_devices():
-        facts["devices"].append("none; everything runs on the CPU")
-    new_screen().table(_rows(facts))
+    facts["devices"] = ", ".join(facts["devices"]) or "none; everything runs on the CPU"
+    new_screen().table((name, str(fact)) for name, fact in facts.items())
     if missed := missed_card():
         tell(missed, err=True)
-
-
-def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield names and values, a row for each of several devices."""
-    for name, fact in facts.items():
-        if isinstance(fact, list):
-            yield from ((name.removesuffix("s"), each) for each in fact)
-        else:
-            yield name, str(fact)
 
 
 # -- running it, whatever the streams are ------------------------------------------------------------------------------

@@ -73,12 +73,10 @@ def files_among(*words: str) -> list[Path]:
 
 def _found(word: str, progress: Any) -> str:
     """Replace the model name in a value of --draft or --companion by its path."""
-    front, plus, name = word.partition("+")
     if word in WORDS:
         return word
-    if plus and front == "lookup":
-        return f"{front}+{resolve(name, progress)}"
-    return str(resolve(word, progress))
+    name = word.removeprefix("lookup+")
+    return word.removesuffix(name) + str(resolve(name, progress))
 
 
 def open_model(
