@@ -230,6 +230,16 @@ def test_progress_of_unknown_length_has_no_count(monkeypatch):
     assert out.getvalue().splitlines() == ["loading", "1/4 answers"]
 
 
+def test_the_pace_is_that_of_the_steps(monkeypatch):
+    """A start of 60 s, models and workers, says nothing of the nine that are left."""
+    now, out = [0.0], io.StringIO()
+    monkeypatch.setattr(display, "monotonic", lambda: now[0])
+    with display.run_progress(Console(file=out, width=80)) as show:
+        for done, now[0] in ((1, 60.0), (2, 65.0), (3, 71.0)):
+            show(done, 10, "records")
+    assert out.getvalue().splitlines() == ["1/10 records", "3/10 records, about 39 s left"]
+
+
 def test_a_class_that_fetches_shows_it(monkeypatch, tiny_ascii, capsys):
     import pyspec.llama.speculative
 

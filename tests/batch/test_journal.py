@@ -6,7 +6,6 @@ import resource
 
 import pytest
 from helpers.running import start
-from helpers.systems import full_device
 
 from pyspec.batch.journal import Journal
 from pyspec.errors import BatchWriteError, ResumeMismatch
@@ -121,16 +120,6 @@ def test_disk_full_keeps_whole_records(path, written, file_limit, into):
     journal.append(result(3))
     assert journal.read(key(3)) == result(3)
     journal.close()
-
-
-@full_device
-def test_full_device_is_one_error(path, written):
-    journal = Journal(path, RUN)
-    os.dup2(os.open("/dev/full", os.O_RDWR), journal._fd)
-    with pytest.raises(BatchWriteError, match="No space left"):
-        journal.append(result(3))
-    journal.close()
-    assert path.read_bytes() == written
 
 
 def test_failing_sync_is_reported(path, monkeypatch):

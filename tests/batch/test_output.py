@@ -183,6 +183,8 @@ def test_overwrite_replaces_whatever_is_there(go, lines, tmp_path, out):
 @pytest.mark.parametrize("out", ["out.jsonl", "out/"])
 def test_retry_failed_asks_only_those(go, lines, tmp_path, out, read):
     go([lines], out)
+    fake, summary = go([lines], out, retry_failed=True)
+    assert (fake.asked, summary.failed) == ([2], 1)
     fake, summary = go([lines], out, fake=Fake("none"), retry_failed=True)
     assert (fake.asked, summary.kept, summary.failed) == ([2], 4, 0)
     if out == "out/":
@@ -190,13 +192,6 @@ def test_retry_failed_asks_only_those(go, lines, tmp_path, out, read):
         return
     assert [line["text"] for line in read()] == ["A", "B", "BAD", "D", "E"]
     assert go([lines], out, retry_failed=True)[0].asked == []
-
-
-def test_retry_that_fails_again_is_told(go, lines, read):
-    go([lines], "out.jsonl")
-    fake, summary = go([lines], "out.jsonl", retry_failed=True)
-    assert (fake.asked, summary.failed) == ([2], 1)
-    assert [line["error"] is None for line in read()] == [True, True, False, True, True]
 
 
 def test_interrupted_retry_goes_on(go, tmp_path, read):

@@ -122,14 +122,3 @@ def test_any_table_is_read_back(table):
     assert list(csv.reader(io.StringIO(data.decode(), newline=""), strict=True)) == table
     head = [f"column {i}" for i in range(len(table[0]))]
     assert read(_row(head) + data) == [head, *table]
-
-
-def test_cells_are_the_same_behind_answers(go, tmp_path):
-    table = [["question", "note"], ["a\r\nb", "x\r\ny\rz"], ["c", '"q"\n']]
-    with (tmp_path / "in.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(table)
-    go(["in.csv"], "out.csv", column="question")
-    with (tmp_path / "out.csv").open(newline="") as file:
-        found = list(csv.reader(file))
-    assert [row[:2] for row in found] == table
-    assert [row[2] for row in found] == ["answer", "A\nB", "C"]

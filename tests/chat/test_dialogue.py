@@ -40,14 +40,6 @@ def test_why_an_answer_was_cut_is_said(reason, most, cut, says):
     assert why_cut(answer, most, 64, "longer", "wider") == says
 
 
-def test_messages_carry_the_generated_tokens():
-    said = Conversation("", [Exchange("hi", Result(text="ab", tokens=(token("a"), token("b"))))])
-    assert said.messages() == [
-        {"role": "system", "content": ""}, {"role": "user", "content": "hi"},
-        {"role": "assistant", "content": "ab", "tokens": [97, 98]},
-    ]  # fmt: skip
-
-
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(40, 300))
 def test_trimming_keeps_system_and_question(sizes, n_ctx):
     talk = conversation(*sizes)

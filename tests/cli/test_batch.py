@@ -15,12 +15,9 @@ import pytest
 from helpers.running import run, start
 from rich.console import Console
 
-from pyspec import screen
 from pyspec.batch import Batch
 from pyspec.batch.journal import Journal
-from pyspec.batch.output import RunProgress
 from pyspec.cli import batch as module
-from pyspec.text.parts import RecordResult, Usage
 
 PLAIN = ["--draft", "none", "--verify", "strict", "--temp", "0", "--raw", "-t", "1", "-c", "256"]
 
@@ -213,29 +210,6 @@ def test_what_lies_where_is_said_once(pyspec, monkeypatch, prompts):
     monkeypatch.setattr(Batch, "placed", property(lambda _: line))
     done = pyspec(prompts, "-o", "out.jsonl", "-n", "4")
     assert (done.returncode, done.stderr.count(line)) == (0, 1)
-
-
-def said(times, monkeypatch):
-    """What is said of ten records of which one ends at each of these seconds."""
-    now = [0.0]
-    for each in (module, screen):
-        monkeypatch.setattr(each, "monotonic", lambda: now[0])
-    out = io.StringIO()
-    summary = RunProgress(10)
-    with module.batch_progress(summary, Console(file=out, width=120)) as report:
-        for i, now[0] in enumerate(times):
-            result = RecordResult(index=i, id=str(i), prompt_sha256="", usage=Usage(1, 5, 6))
-            summary.count(result)
-            report(result)
-    return out.getvalue().splitlines()
-
-
-def test_the_pace_is_that_of_the_results(monkeypatch):
-    """A start of 60 s, models and workers, says nothing of the nine records that are left."""
-    assert said([60.0, 65.0, 71.0], monkeypatch) == [
-        "1/10 records, 0.1 tokens/s",
-        "3/10 records, 0.2 tokens/s, about 39 s left",
-    ]
 
 
 COUNTS = {

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -161,36 +160,18 @@ BASH = """
     COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
     _pyspec_completion pyspec; printf '%%s\\n' "${COMPREPLY[@]}"
 """
-ZSH = """
-    autoload -Uz compinit; compinit -u -D
-    eval "$(_PYSPEC_COMPLETE=zsh_source pyspec)"
-    _describe() { print -rl -- "${(@P)3}"; }  # what zsh would show, as "word:what it does"
-    words=(%s); CURRENT=$#words
-    $_comps[pyspec]
-"""
-FISH = """
-    _PYSPEC_COMPLETE=fish_source pyspec | source
-    complete --do-complete "%s"
-"""
 
 
-@pytest.mark.parametrize(("shell", "script"), [
-    ("bash --norc", BASH), ("zsh -f", ZSH), ("fish --no-config", FISH),
+@pytest.mark.parametrize(("line", "word"), [
+    ("pyspec gen", "generate"), ("pyspec generate --json-s", "--json-schema"),
 ])  # fmt: skip
-def test_shells_complete_commands_and_options(shell, script, tmp_path):
-    """All but bash say what they do, too."""
-    program, flag = shell.split()
-    if shutil.which(program) is None:
-        pytest.skip(f"no {program} here")
+def test_a_shell_completes_commands_and_options(line, word, tmp_path):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    for line, word in (("pyspec gen", "generate"), ("pyspec generate --json-s", "--json-schema")):
-        done = subprocess.run(
-            [program, flag, "-c", script % line], capture_output=True, text=True, check=False,
-            timeout=60, env={**os.environ, "PATH": path, "HOME": str(tmp_path)}, cwd=tmp_path,
-        )  # fmt: skip
-        found, *told = re.split(r"[:\t]", done.stdout.strip().splitlines()[0], maxsplit=1)
-        assert found == word, done.stderr
-        assert program == "bash" or told[0].strip()
+    done = subprocess.run(
+        ["bash", "--norc", "-c", BASH % line], capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "PATH": path, "HOME": str(tmp_path)}, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stdout.split()[:1] == [word], done.stderr
 
 
 @pytest.mark.parametrize(("error", "lines"), [

@@ -1,7 +1,6 @@
-"""Two replicas behind a door, on a local cluster: one application, conversations that stay, and a replica that is killed."""
+"""Two replicas behind a door, on a local cluster: one application, and conversations that stay."""
 
 import socket
-import threading
 
 import pytest
 
@@ -12,7 +11,6 @@ pytest.importorskip(
 requests = pytest.importorskip("requests", reason="Ray is installed without what it needs")
 
 from helpers.rays import OF_RAY  # noqa: E402
-from helpers.waiting import wait  # noqa: E402
 
 from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.cluster import app  # noqa: E402
@@ -27,37 +25,16 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def deploy(tiny_ascii):
-    """Makes an application run that is quick to scale."""
-
-    def deploy_(**options):
-        served = app(str(tiny_ascii), **{**OPTIONS, **options})
-        scale = served._bound_deployment._deployment_config.autoscaling_config
-        if scale is not None:  # Ray sees demand after half a minute, and idleness after ten
-            scale.upscale_delay_s = scale.metrics_interval_s = scale.look_back_period_s = 1
-            scale.downscale_delay_s = 3
-        ray.serve.run(served, name="pyspec")
-
+def url(tiny_ascii):
     ray.init(num_cpus=4, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
-    yield deploy_
-    ray.serve.shutdown()
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
-def url(deploy):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     ray.serve.start(http_options={"host": "127.0.0.1", "port": port})
-    deploy(replicas=2)
-    return f"http://127.0.0.1:{port}"
-
-
-def replicas():
-    named = ray.util.list_named_actors(all_namespaces=True)
-    found = [each["name"] for each in named if "#replica#" in each["name"]]
-    return {name: ray.get_actor(name, namespace="serve") for name in found}
+    ray.serve.run(app(str(tiny_ascii), replicas=2, **OPTIONS), name="pyspec")
+    yield f"http://127.0.0.1:{port}"
+    ray.serve.shutdown()
+    ray.shutdown()
 
 
 def chat(url, text, headers=None, **more):
@@ -95,45 +72,3 @@ def test_a_conversation_stays_on_its_replica(url):
             kept = answer["speculation"]["prompt_kept"]
             assert not turn or kept > 100
             said += [answer["choices"][0]["message"], {"role": "user", "content": "more"}]
-
-
-class Asking:
-    """Threads that ask again and again while inside; found: each answer, or what was raised."""
-
-    def __init__(self, url):
-        self._url, self._ended, self.found = url, threading.Event(), []
-        self._threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(2)]
-
-    def _ask(self, n):
-        while not self._ended.is_set():
-            try:
-                self.found.append(chat(self._url, f"text {n}"))
-            except requests.RequestException as error:
-                self.found.append(error)
-
-    def __enter__(self):
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-
-
-def test_a_new_version_loses_no_request(url, deploy):
-    old = replicas().keys()
-    with Asking(url) as asking:
-        wait(lambda: asking.found)
-        deploy(replicas=2, server={"model": "new"})
-        wait(lambda: not old & replicas().keys())
-        wait(lambda: asking.found[-1].json()["model"] == "new")
-    assert {answer.status_code for answer in asking.found} == {200}
-
-
-def test_a_killed_replica_is_replaced(url):
-    old = replicas().keys()
-    ray.kill(next(iter(replicas().values())), no_restart=True)
-    wait(lambda: len(replicas().keys() - old) == 1)
-    wait(lambda: {chat(url, f"text {n}").status_code for n in range(4)} == {200})
