@@ -217,7 +217,7 @@ class Screen:
     def table(self, rows: Iterable[tuple[str, str]]) -> None:
         """Print names and values, one pair per line; a terminal gets long values folded in their column, a pipe whole lines."""
         formatter = click.HelpFormatter(width=self.out.width if self.out.is_terminal else _WIDEST)
-        formatter.write_dl([(name, value) for name, value in rows], col_max=_WIDEST, col_spacing=1)
+        formatter.write_dl(rows, col_max=_WIDEST, col_spacing=1)
         self.say(formatter.getvalue().rstrip("\n"))
 
     def note(self, text: str) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 from pathlib import Path
 
 from pyspec.chat import dialogue, log_folder
@@ -33,7 +32,7 @@ _REMINDER = 12  # lines of the last answer to show as a reminder
 class Command:
     """One command."""
 
-    name: str
+    names: str  # the first one and its synonyms, with spaces between
     run: Callable[[Chat, str], None]
     summary: str
     usage: str = ""  # how its argument is written
@@ -44,7 +43,7 @@ class Command:
 def execute(chat: Chat, line: str) -> None:
     """Run a line that begins with /. Raises InputError for an unknown command."""
     name, argument = [*line[1:].split(maxsplit=1), "", ""][:2]
-    command = next((each for each in COMMANDS if each.name == name), None)
+    command = next((each for each in COMMANDS if name in each.names.split()), None)
     if command is None:
         hint = "/help lists them"
         if "/" in name:  # the path of a file that was dropped into the terminal
@@ -66,20 +65,10 @@ def unquoted(argument: str) -> str:
     return argument
 
 
-def _file(argument: str) -> Path:
-    if not argument:
-        raise InputError("name a file", "/help shows how each command is written")
-    return Path(_expanded(unquoted(argument)))
-
-
 def _help(chat: Chat, _argument: str) -> None:
-    rows = []
-    for _, group in groupby(COMMANDS, key=lambda command: command.run):
-        alike = list(group)
-        names = ", ".join(f"/{command.name}" for command in alike)
-        rows.append((f"{names} {alike[0].usage}", alike[0].summary))
-    rows += KEYS
-    chat.screen.table(rows)
+    names = ["/" + command.names.replace(" ", ", /") for command in COMMANDS]
+    rows = [(f"{name} {command.usage}", command.summary) for name, command in zip(names, COMMANDS)]
+    chat.screen.table([*rows, *KEYS])
 
 
 def _exit(chat: Chat, _argument: str) -> None:
@@ -157,7 +146,9 @@ def show_last(chat: Chat) -> None:
 
 
 def _read(chat: Chat, argument: str) -> None:
-    path = _file(argument)
+    if not argument:
+        raise InputError("name a file", "/read FILE")
+    path = Path(_expanded(unquoted(argument)))
     text = read_text(path, dialogue.MAX_TEXT)
     if not text.strip():
         raise InputError(f"{path} is empty", "name a file with text")
@@ -213,11 +204,8 @@ def _model(chat: Chat, argument: str) -> None:
 _DRAFTS, _COMPANIONS = ("none", "lookup", "mtp", "lookup+mtp", "auto"), ("none", "auto")
 
 COMMANDS = (
-    Command("help", _help, "list the commands"),
-    Command("?", _help, "list the commands"),
-    Command("exit", _exit, "quit"),
-    Command("quit", _exit, "quit"),
-    Command("bye", _exit, "quit"),
+    Command("help ?", _help, "list the commands"),
+    Command("exit quit bye", _exit, "quit"),
     Command("clear", _clear, "start a new conversation with the same system prompt"),
     Command("regen", lambda chat, _: chat.regen(), "answer the last question again"),
     Command("continue", lambda chat, _: chat.go_on(), "go on with an answer that was cut"),

@@ -100,10 +100,11 @@ class CommandCompleter(Completer):
         paths = [PathCompleter(expanduser=True)]
         self._commands = NestedCompleter(
             {
-                each.name: merge_completers(
-                    [WordCompleter(each.words, WORD=True), *paths * each.takes_file]
+                name: merge_completers(
+                    [WordCompleter(list(each.words), WORD=True), *paths * each.takes_file]
                 )
                 for each in COMMANDS
+                for name in each.names.split()
             },
             ignore_case=False,
         )
