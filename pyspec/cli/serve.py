@@ -287,6 +287,7 @@ def serve(
     hush_llama(engine.verbose)
     listener = _listen(server.host, server.port)
     loader = Loader(server, system, cache, models, drafts, sampler, engine)
+    several = loader.several  # refuses options before anything is loaded
     port = listener.getsockname()[1]
     batch, serving = loader.load(models.first)
     with batch:
@@ -298,7 +299,7 @@ def serve(
         if batch.placed:
             tell(batch.placed, err=True)
         embedders = loader.embedders()
-        app = make_app(batch, serving, others if loader.several else None, embedders)
+        app = make_app(batch, serving, others if several else None, embedders)
         config = uvicorn.Config(
             app,
             log_config=None,  # log where the rest of pyspec logs
