@@ -12,16 +12,6 @@ from pyspec.requests.records import Record
 from pyspec.sampling.options import Sampling
 
 WARM = Sampling(temperature=1.5)
-MIROSTAT = Sampling(temperature=1.5, seed=5, mirostat_mode=2)
-
-
-def test_mirostat_says_that_llama_cpp_draws(open_llama, open_batch, tiny_target):
-    llm = open_llama(tiny_target)
-    ask(llm, [tiny.A], 8, MIROSTAT)
-    told = {key: llm.last_speculation[key] for key in ("sampling", "seed")}
-    assert told == {"sampling": "llama.cpp", "seed": 5}
-    (result,) = open_batch(settings=Settings(MIROSTAT, max_tokens=8)).run(["ab"])
-    assert result.speculation["sampling"] == "llama.cpp"
 
 
 @pytest.mark.parametrize("form", ["", "chat"])

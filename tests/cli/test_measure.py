@@ -5,7 +5,7 @@ import json
 import pytest
 from helpers import running, scripted
 
-from pyspec.cli.measure import CHATS, EDITS, GainFigures
+from pyspec.cli.measure import GainFigures
 
 
 def run(model, *words, **variables):
@@ -34,10 +34,3 @@ def test_it_is_measured_and_said(model, monkeypatch):
     told = json.loads(run(model, *words, "--json").stdout)
     assert told["edits"] > 0
     assert told["draft"] == "lookup"
-
-
-def test_edits_repeat_their_text():
-    assert len(EDITS) == len(CHATS)
-    for edit in EDITS:
-        change, _, text = edit.partition("\n\n")
-        assert change.rpartition(" ")[2].rstrip(":") in text
