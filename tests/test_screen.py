@@ -80,7 +80,6 @@ OFF = "30.0 tokens/s (drafts off: "
     ({"times_plain": None}, "30.0 tokens/s"),
     ({"verified": 0}, f"{OFF}none was likely enough to be right)"),
     ({"verified": 0, "drafted": 0}, f"{OFF}they would not have paid off here)"),
-    ({"verified": 0, "drafted": 0, "rounds": 1}, f"{OFF}there was only one token)"),
     ({"draft": "none"}, "30.0 tokens/s, plain decoding"),
     ({"rounds": 0}, "stopped before the first token"),
 ])  # fmt: skip

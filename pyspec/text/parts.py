@@ -391,7 +391,8 @@ def speed_sentence(block: Mapping[str, Any], tokens_per_second: float) -> str:
     if block.get("draft", "none") == "none":
         return f"{rate}, plain decoding"
     if not block.get("verified"):
-        return f"{rate} (drafts off: {_undrafted(block)})"
+        unlikely, dear = "none was likely enough to be right", "they would not have paid off here"
+        return f"{rate} (drafts off: {unlikely if block.get('drafted') else dear})"
     return f"{rate}{_against(block)}"
 
 
@@ -413,14 +414,6 @@ def _against(block: Mapping[str, Any]) -> str:
     if factor < 1 + SAME:
         return f" ({off})" if off else ", as fast as plain decoding"
     return f", {factor:.{0 if factor >= 10 else 1}f} times plain decoding"
-
-
-def _undrafted(block: Mapping[str, Any]) -> str:
-    """Why no drafted token of an answer was checked."""
-    if block.get("drafted"):
-        return "none was likely enough to be right"
-    one = block["rounds"] == 1
-    return "there was only one token" if one else "they would not have paid off here"
 
 
 def _right(block: Mapping[str, Any]) -> bool:
