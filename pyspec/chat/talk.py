@@ -194,12 +194,12 @@ class LlamaChat:
 SILENT, BRIEF, FULL = "off", "brief", "on"  # how many statistics to print after an answer
 
 
-def _setting(default: Any, kind: click.ParamType, none: str = "") -> Any:
-    """Return a field that `/set` changes. kind: reads its text. none: the word for None."""
+def _setting(default: Any, kind: Any, none: str = "") -> Any:
+    """Return a field that `/set` changes. kind: the type of click that reads its text. none: the word for None."""
     return field(default=default, metadata={"kind": kind, "none": none})
 
 
-def _number(kind: type[int | float], low: float, high: float) -> click.ParamType:
+def _number(kind: type[int | float], low: float, high: float) -> Any:
     whole = kind is int
     return click.IntRange(int(low), int(high)) if whole else click.FloatRange(low, high)
 

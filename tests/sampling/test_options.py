@@ -56,7 +56,7 @@ def test_a_number_is_added_in_one_place():
     made: dict[str, Any] = {name: own for name, _, own in number_options(More)}
     assert made["knob"].metadata["names"] == ("--knob",)
     settings = {name: own for name, _, own in number_settings(More)}
-    assert settings["knob"].metadata["parse"]("0.5") == 0.5
+    assert settings["knob"].metadata["kind"].convert("0.5", None, None) == 0.5
     with pytest.raises(click.BadParameter):
         settings["knob"].metadata["parse"]("0")
     body = msgspec.defstruct("body", number_fields(More), kw_only=True)
