@@ -125,7 +125,8 @@ def on_the_reference():
 def test_the_reference_describes_arguments_that_there_are(name, thing):
     text = re.search(r"^Args:\n((?:    .*\n?)+)", inspect.getdoc(thing) or "", re.MULTILINE)
     described = re.findall(r"^    \**(\w+): ", text[1] if text else "", re.MULTILINE)
-    assert {*described} <= inspect.signature(thing).parameters.keys(), name
+    known = {**inspect.signature(thing).parameters, **getattr(thing, "__annotations__", {})}
+    assert {*described} <= known.keys(), name
 
 
 def test_supported_systems_are_the_classifiers():

@@ -58,7 +58,7 @@ def test_a_number_is_added_in_one_place():
     settings = {name: own for name, _, own in number_settings(More)}
     assert settings["knob"].metadata["kind"].convert("0.5", None, None) == 0.5
     with pytest.raises(click.BadParameter):
-        settings["knob"].metadata["parse"]("0")
+        settings["knob"].metadata["kind"].convert("0", None, None)
     body = msgspec.defstruct("body", number_fields(More), kw_only=True)
     assert msgspec.json.decode(b'{"knob": 0.5}', type=body).knob == 0.5
 
