@@ -17,18 +17,6 @@ def llm(tiny_ascii):
     return lambda: LlamaCpp(model_path=str(tiny_ascii), **OPTIONS)
 
 
-def test_invoke(both, llm):
-
-    def client():
-        model = llm()
-        assert model.n_batch == 8
-        return model.invoke("abcabd"), accepted(model.client)
-
-    theirs, ours = both(client)
-    assert ours[0] == theirs[0] != ""
-    assert ours[1] > 0
-
-
 def test_batch(llm):
     """Prompts on threads of LangChain's own take turns, and have the answers that they have one after another."""
     prompts = ["abcabd", "say abc", "x y z", "abab"]
@@ -42,11 +30,12 @@ def test_batch(llm):
 def test_stream_and_stop(both, llm):
     def client():
         model = llm()
+        assert model.n_batch == 8
         whole = model.invoke("abcabd")
         return "".join(model.stream("abcabd", stop=[whole[30:32]])), accepted(model.client)
 
     theirs, ours = both(client)
-    assert ours[0] == theirs[0]
+    assert ours[0] == theirs[0] != ""
     assert ours[1] > 0
 
 
