@@ -1,16 +1,10 @@
 """Imports point one way. Parsing every module, so that a lazy import counts too."""
 
 import ast
-import re
-import sys
 from graphlib import TopologicalSorter
-from importlib.metadata import packages_distributions, requires
-from pathlib import Path
 
 import pytest
 from helpers.sources import ROOT, modules
-
-TESTS = Path(__file__).parent
 
 # From the top down: a module may import from its own row and from those below it.
 LAYERS = [
@@ -131,40 +125,3 @@ def test_one_module_imports_the_extension(extension):
         part(name) for name in MODULES if any(extension in n.split(".") for n in imported(name))
     }
     assert users == {ONLY_IMPORTER[extension]}
-
-
-def plain(distribution):
-    """A distribution's name as the index spells it."""
-    return re.sub(r"[-_.]+", "-", distribution).lower()
-
-
-@pytest.fixture(scope="module")
-def installed_by_the_readme():
-    """Other people's modules that `pip install '.[test]'` asks for by name."""
-    lines = [line for line in requires("pyspec-llama") or () if "extra" not in line]
-    lines += [
-        line for line in requires("pyspec-llama") or () if re.search(r"extra == .test.", line)
-    ]
-    asked = {plain(re.split(r"[\s<>=!~;\[]", line, maxsplit=1)[0]) for line in lines}
-    return {name for name, of in packages_distributions().items() if asked & set(map(plain, of))}
-
-
-def needed(path):
-    """Other people's modules that a test cannot be collected without: those that it imports before it may skip itself."""
-    body = ast.parse(path.read_text()).body
-    may_skip = [n for n, node in enumerate(body) if "importorskip" in ast.unparse(node)]
-    heads = body[: may_skip[0]] if may_skip else body
-    names = [alias.name for node in heads if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in heads if isinstance(node, ast.ImportFrom)]
-    return {name.split(".")[0] for name in names} - sys.stdlib_module_names
-
-
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.stem)
-def test_a_test_needs_only_what_the_readme_installs(path, installed_by_the_readme):
-    """So it can be collected there: what somebody else happens to install is not counted on."""
-    ours = (
-        {each.stem for each in TESTS.rglob("*")}
-        | {"pyspec", "models"}
-        | {path.stem for path in (ROOT / "bench").iterdir()}
-    )
-    assert needed(path) - ours - installed_by_the_readme == set()
