@@ -66,6 +66,11 @@ def test_a_text_without_a_draft_takes_its_row():
     assert chosen == {(3, ()): [1], (3, (1,)): [0], (5, (1,)): [1]}
 
 
+def test_a_text_whose_draft_model_drafts_nothing_is_not_planned_for():
+    policy = measured(auto=False)
+    assert policy.plan([Place(0, 16, 0, 200, 50, longest=0), Place(1, 16)]).lengths == [0, 16]
+
+
 def test_a_round_that_broke_off_teaches_nothing():
     """Its drafts were chosen and never verified: what comes next is not theirs."""
     policy = measured(auto=False)

@@ -65,11 +65,14 @@ def test_a_bad_minute_ends_no_good_use_and_a_change_does():
     assert switch.gain(0.0) < 0.0
 
 
-@pytest.mark.parametrize(("cost", "tried"), [(4.0, True), (24.0, False)])
-def test_a_trial_costs_little_however_much_was_saved(cost, tried):
+@pytest.mark.parametrize(
+    ("cost", "left", "tried"), [(4.0, 1e6, True), (24.0, 1e6, False), (4.0, 10.0, False)]
+)
+def test_a_trial_costs_little_however_much_was_saved(cost, left, tried):
+    """And no more than is left: catching up, and 1.1 tokens in each of six rounds."""
     switch = UseSwitch()
     switch.earn(1e6)
-    assert switch.on(0, -1.0, cost, 1e6) is tried
+    assert switch.on(0, -1.0, cost, left) is tried
 
 
 def test_a_trial_that_loses_ends_after_six_rounds():
