@@ -9,7 +9,7 @@ from helpers.running import start
 
 from pyspec.batch.journal import Journal
 from pyspec.errors import BatchWriteError, ResumeMismatch
-from pyspec.text.parts import Failure, RecordResult
+from pyspec.text.parts import RecordResult
 
 RUN = {"target": "t", "max_tokens": "5"}
 
@@ -63,16 +63,6 @@ def test_zeros_after_a_power_cut_are_cut_off(path, written):
     assert len(journal.places) == 3
     journal.close()
     assert path.read_bytes() == written
-
-
-def test_failed_records_are_counted(path):
-    failed = {"error": Failure("InputError", "bad"), "prompt_sha256": ""}
-    journal = Journal(path, RUN)
-    journal.append(RecordResult(index=0, id="r", **failed))
-    journal.close()
-    journal = Journal(path, RUN)
-    assert ({*journal.places}, journal.failed) == ({("r", "")}, {("r", "")})
-    journal.close()
 
 
 @pytest.mark.parametrize("key", ["target", "max_tokens"])

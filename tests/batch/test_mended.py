@@ -1,7 +1,5 @@
 """Batches that are mended or extended: only what is new, changed or failed is answered."""
 
-import json
-
 import pytest
 
 from pyspec.batch.output import matched
@@ -102,20 +100,6 @@ def test_answers_are_not_lost_with_their_inputs(again, files, tmp_path, out):
     assert read(tmp_path / out) == before
     asked, summary = again(out, overwrite=True)
     assert (asked, summary.records) == ([], 37)
-
-
-def test_lines_in_openais_format_are_kept(go, tmp_path):
-    url = "/v1/completions"
-    asks = [{"custom_id": n, "url": url, "body": {"prompt": n}} for n in ("a", "bad", "c")]
-    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, asks)))
-    go(["in.jsonl"], "out.jsonl")
-    first = (tmp_path / "out.jsonl").read_text().splitlines()
-    asks.insert(1, {"custom_id": "d", "url": url, "body": {"prompt": "d"}})
-    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, asks)))
-    fake, _ = go(["in.jsonl"], "out.jsonl")
-    assert fake.asked == [1]
-    found = (tmp_path / "out.jsonl").read_text().splitlines()
-    assert [found[0], *found[2:]] == first
 
 
 def test_one_answer_is_given_to_one_record():

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import resource
 import time
 
@@ -28,15 +27,6 @@ def read(tmp_path):
     return lambda out="out.jsonl": [
         json.loads(line) for line in (tmp_path / out).read_text().splitlines()
     ]
-
-
-def test_output_is_in_the_order_of_the_inputs(go, lines, tmp_path, read):
-    _, summary = go([lines], "out.jsonl")
-    assert [line["text"] for line in read()] == ["A", "B", "", "D", "E"]
-    assert read()[2]["error"] == {"type": "InputError", "message": "bad"}
-    assert (summary.done, summary.failed) == (5, 1)
-    found = sorted(path.name for path in tmp_path.iterdir())
-    assert found == ["in.txt", "out.jsonl", "out.jsonl.journal"]
 
 
 @pytest.mark.parametrize(("stop_after", "answered"), [(1, 1), (3, 2), (5, 4)])
@@ -220,8 +210,8 @@ def test_openai_batch_lines_come_back_as_such(go, tmp_path, read):
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
     before = int(time.time())
-    go(["in.jsonl"], "out.jsonl")
-    good, bad, other = read()
+    go(["in.jsonl"], "out.NDJSON")
+    good, bad, other = read("out.NDJSON")
     answer = ChatCompletion.model_validate(good["response"]["body"])
     assert (good["custom_id"], good["response"]["status_code"], good["error"]) == ("a", 200, None)
     assert (answer.choices[0].message.content, answer.usage.total_tokens) == ("HI", 0)
@@ -229,18 +219,10 @@ def test_openai_batch_lines_come_back_as_such(go, tmp_path, read):
     assert (bad["custom_id"], bad["response"]) == ("b", None)
     assert "temperature" in bad["error"]["message"]
     assert "url" in other["error"]["message"]
-    assert go(["in.jsonl"], "out.jsonl")[0].asked == []
-
-
-@pytest.mark.parametrize("out", ["out.txt", "out.xml", "out.json", "out.CSVX"])
-def test_a_name_that_promises_another_form_is_refused(go, lines, tmp_path, out):
-    fake = Fake()
-    with pytest.raises(InputError, match=re.escape(out)):
-        go([lines], out, fake=fake)
-    assert fake.asked == []
-    assert not (tmp_path / out).exists()
-    go([lines], "out.NDJSON")
-    assert len((tmp_path / "out.NDJSON").read_text().splitlines()) == 5
+    lines.insert(0, {**ask, "custom_id": "d", "body": {"messages": messages}})
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert 1 not in go(["in.jsonl"], "out.NDJSON")[0].asked
+    assert read("out.NDJSON")[1] == good  # with the time of the answer
 
 
 SHOWN = {"prompts": True}
@@ -261,9 +243,3 @@ def test_prompts_stand_in_the_lines_of_a_finished_file_too(go, two, tmp_path):
         found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
         assert [line.get("prompt") for line in found] == ["abc", None]
         assert found[0]["text"] == "ABC"
-
-
-@pytest.mark.parametrize("out", ["out.csv", "out/"])
-def test_other_outputs_have_no_place_for_prompts(go, two, out):
-    with pytest.raises(InputError, match="--with-prompt"):
-        go(two, out, lines=SHOWN)

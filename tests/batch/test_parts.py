@@ -6,7 +6,6 @@ from helpers import scripted
 
 from pyspec.batch import Settings
 from pyspec.batch.output import output_line
-from pyspec.requests.bodies import ChatBody, decoded
 from pyspec.requests.records import Record
 
 SAID = "<think>Hm.</think>Yes."
@@ -37,15 +36,3 @@ def test_reasoning_is_beside_the_text(open_batch, tmp_path):
 
 def says(text):
     return {"grammar": scripted.script(text)}
-
-
-def test_json_mode_beside_tools(open_batch, tmp_path):
-    path = scripted.write(tmp_path, "<think>", "<tool_call>")
-    batch = open_batch(path, n_ctx=1024, settings=Settings(max_tokens=200))
-    asked = {
-        "messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"},
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
-        "logit_bias": {**scripted.leaning("{"), **scripted.leaning("}")},
-    }  # fmt: skip
-    (result,) = batch.run(decoded(ChatBody, json.dumps(asked).encode()).records())
-    assert isinstance(json.loads(result.text), dict)

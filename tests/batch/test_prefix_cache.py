@@ -43,16 +43,6 @@ def test_another_layout_takes_it_up(open_batch, tmp_path, read):
     assert wanted[0] == wanted[1] == wanted[2]
 
 
-def test_a_file_of_another_model_is_replaced(open_batch, tiny_draft, tmp_path, caplog):
-    path = tmp_path / "kept"
-    first = open_batch(prompt_cache=path, **F32)
-    texts(first, WORDS)
-    first.close()
-    batch = open_batch(path=tiny_draft, prompt_cache=path, **F32)
-    assert texts(batch, WORDS) == texts(open_batch(path=tiny_draft, **F32), WORDS)
-    assert "another prompt, model" in caplog.text
-
-
 def test_without_common_text_the_longest_is_kept(open_batch, tmp_path, read):
     path, word = tmp_path / "kept", "a long story about a cat that went to sea"
     options = {"interactive": True, "prompt_cache": path, **F32}

@@ -6,7 +6,6 @@ from helpers.answers import ask
 
 from pyspec.batch.run import Settings
 from pyspec.draft.lookup import NOTHING, Drafter
-from pyspec.errors import OptionError
 from pyspec.requests.records import Record
 from pyspec.sampling.options import Sampling
 
@@ -81,9 +80,3 @@ def test_the_class_remembers_where_it_is_asked(open_llama, tiny_target):
         first = accepted(llm)
         assert (accepted(llm) > first + 30) is gains
         llm.close()
-
-
-@pytest.mark.parametrize("draft", ["lookup", "none"])
-def test_a_folder_is_refused(open_llama, tiny_target, tmp_path, draft):
-    with pytest.raises(OptionError, match="stay in this process"):
-        open_llama(tiny_target, draft=draft, memory=tmp_path)

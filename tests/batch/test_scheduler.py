@@ -71,13 +71,6 @@ def test_seeds_belong_to_records(open_batch):
     assert texts(open_batch(parallel=1, **other), records) != one
 
 
-def test_record_too_long_fails_alone(open_batch):
-    results = {r.index: r for r in open_batch(n_ctx=64).run(["abc", "x" * 300, "def"])}
-    assert results[1].error.type == "ContextOverflow"
-    assert "300" in results[1].error.message
-    assert (results[0].error, results[2].error) == (None, None)
-
-
 # -- prefixes and cells ------------------------------------------------------------------------------
 
 

@@ -65,13 +65,6 @@ def test_a_setting_is_known_by_its_option_too_and_shown_without_a_value():
     assert [line.split()[0] for line in lines[3:]] == list(FIELDS)
 
 
-def test_verify_changes_the_rule():
-    model = FakeModel(["one"])
-    _, text = session(model, "hi\n/set verify margin\nhi\n")
-    assert text == "one\nverify is margin\none\n"
-    assert [ask.rule.name for ask in model.asked] == ["strict", "margin"]
-
-
 def test_draft_is_changed_and_kept_on_errors():
     model = FakeModel(["one"])
     _, text = session(model, "/draft none\n/draft alien\n/companion tiny\n/draft\n")

@@ -100,6 +100,7 @@ def test_an_empty_input_has_failed(pyspec, tmp_path):
     (["in.jsonl", "-o", "in.jsonl"], 2, "is an input"),
     (["in.txt", "-o", "/dev/null"], 2, "not a regular file"),
     (["in.txt", "-o", "model.gguf", "--overwrite"], 2, "no known ending"),
+    (["in.txt", "-o", "o.csv", "--with-prompt"], 2, "--with-prompt is for JSON lines"),
     (["in.txt", "-o", "nowhere/o.jsonl"], 2, "there is no folder nowhere"),
     (["in.txt", "-o", "nowhere/o.csv"], 2, "there is no folder nowhere"),
     (["in.txt", "-o", "o.jsonl", "--parallel", "0"], 2, "--parallel"),

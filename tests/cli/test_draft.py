@@ -113,16 +113,6 @@ def test_shipped_drafts_come_first_and_once(smollm2):
     assert len(set(rows)) == len(rows)
 
 
-def test_auto_goes_on_without_a_draft_that_does_not_load(pair, open_llama, caplog):
-    """A file that nobody named is no reason to fail."""
-    whole = pair[1].read_bytes()
-    pair[1].write_bytes(whole[:-200] + b"\xff" * 200)
-    llm = open_llama(pair[0], draft="auto", trust=False)
-    list(llm.steps([5, 6, 7], max_tokens=4))
-    assert llm.last_speculation["draft"] == "lookup"
-    assert "not used as drafts for this model: small.gguf (" in caplog.text
-
-
 def test_a_model_in_another_type_is_no_draft_for_itself(tmp_path, monkeypatch, pair):
     """Nearly as large, of the same name."""
     named(tiny.write(tmp_path / "again.gguf", n_layer=7, tokens=tiny.ASCII))

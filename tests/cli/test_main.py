@@ -1,6 +1,5 @@
 """What the command says where something below it is broken: a sentence and what mends it, never a traceback."""
 
-import errno
 import json
 import os
 import subprocess
@@ -11,7 +10,7 @@ from helpers import running
 
 from pyspec import __main__ as entry
 from pyspec._version import LLAMA_CPP_VERSION, __version__
-from pyspec.cli.main import main, write_failed
+from pyspec.cli.main import main
 
 PINNED = f"llama-cpp-python=={LLAMA_CPP_VERSION}"
 
@@ -90,18 +89,6 @@ def test_other_errors_stay_errors(monkeypatch):
     monkeypatch.setattr("pyspec.cli.main._Lazy.resolve_command", lambda *_: {}["x"])
     with pytest.raises(KeyError):
         main(["info"])
-
-
-@pytest.mark.parametrize(("error", "said"), [
-    (OSError(errno.ENOSPC, "No space left on device"), "cannot write to stdout: No space left on device"),
-    (OSError(errno.EBADF, "Bad file descriptor"), "cannot write to stdout: it is closed"),
-    (OSError(errno.ENOENT, "No such file", "a.txt"), "a.txt: No such file"),
-    (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "Connection refused"),
-    (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
-    (OSError("odd"), "odd"),
-])  # fmt: skip
-def test_what_an_error_of_the_system_is_about(error, said):
-    assert write_failed(error) == said
 
 
 @pytest.fixture

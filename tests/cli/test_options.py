@@ -147,14 +147,6 @@ def test_layers_on_a_build_without_devices_warn(monkeypatch, tiny_target, capsys
     assert capsys.readouterr().err.count("-ngl has no effect") == 1
 
 
-@pytest.mark.parametrize("command", [*SEVERAL, draft])
-def test_help_calls_a_number_by_one_letter(command):
-    """Not INTEGER RANGE. The range that click appends, such as 1<=x<=4096, is for errors; defaults stay."""
-    text = help_of(command)
-    assert not re.search(r"INTEGER|FLOAT|x[<>]=?\d|\[\]", text)
-    assert "[default: 4096]" in " ".join(text.split()) or command is draft
-
-
 BASH = """
     eval "$(_PYSPEC_COMPLETE=bash_source pyspec)"
     COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
