@@ -278,11 +278,6 @@ def _detach(engine: Any, owners: list[object]) -> None:
 def emitted(verdict: Any, *, confirming: bool = False) -> tuple[Token, ...]:
     """The tokens of a `ps_verdict`; confirming: whether a relaxed token had to be confirmed by those after it."""
     n = verdict.n
-    if n == 1:
-        token = Token(
-            verdict.token[0], _SOURCES[verdict.source[0]], verdict.gap[0], verdict.preferred[0]
-        )
-        return (token,)
     ids, sources = ffi.unpack(verdict.token, n), ffi.unpack(verdict.source, n)
     preferred, gaps = ffi.unpack(verdict.preferred, n), ffi.unpack(verdict.gap, n)
     return tuple(

@@ -69,25 +69,6 @@ class Run:
         self.remaining -= len(ids)
 
 
-class Outage:
-    """Rounds that a model sits out after it failed: 8, and twice as many each time it fails again."""
-
-    def __init__(self) -> None:
-        self._left, self._length = 0, 8
-
-    def begin(self) -> None:
-        self._left = self._length
-        self._length = min(2 * self._length, 4096)
-
-    def lasts(self) -> bool:
-        """Whether the model sits out this round; call it once per round."""
-        self._left -= 1
-        return self._left >= 0
-
-    def end(self) -> None:
-        self._length = 8
-
-
 class _DraftOrder(NamedTuple):
     """An order for a model's draft: at most `limit` tokens for the i-th run, which stands at `place`."""
 
@@ -100,8 +81,8 @@ class _DraftOrder(NamedTuple):
 class Loop:
     """Rounds over the sequences of one engine.
 
-    A drafter or companion that fails is reported once, named in `failed`, and left out of the round; a draft model or companion
-    also sits out some further rounds. The answer stays the target's.
+    A drafter that fails is reported once, named in `failed`, and left out of the round; a draft model or companion is left out
+    for good. The answer stays the target's.
 
     Args:
         n_ctx: positions that a sequence may use.
@@ -134,7 +115,6 @@ class Loop:
         self.longest, self.draft_longest = longest, draft_longest
         self.adapt_threads = adapt_threads
         self.failed: list[str] = []
-        self._draft_outage, self._score_outage = Outage(), Outage()
 
     @property
     def can_draft(self) -> bool:
@@ -191,18 +171,15 @@ class Loop:
     def _round(
         self, runs: Sequence[Run], policy: LengthPolicy, fills: Sequence[tuple[int, int, int]]
     ) -> list[Step]:
-        """Draft, verify and accept. fills: further work for the same decode."""
+        """Draft, verify and accept; the policy learns from it. fills: further work for the same decode."""
         start = perf_counter()
         for run in runs:
             self.engine.couple(run.seq, run.coupling)
         forced = [force(self.engine, run, self._room(run, len(runs))) for run in runs]
         places = [self._place(run, len(runs), forced=n) for run, n in zip(runs, forced)]
-        drafts, outcome = list[Draft](), None
+        drafts, outcome = [Draft(run.seq, 0) for run in runs], None
         if any(place.room for place in places):
             drafts, outcome = self._draft(runs, places, policy)
-        if outcome is None and not any(forced):
-            return self._plainly(runs, policy, fills, start)
-        drafts = drafts or [Draft(run.seq, 0) for run in runs]
         chosen = policy.choose(drafts) if _any_drafted(drafts) else [0] * len(runs)
         # a draft kept from an earlier round may be longer than this round's batch allows
         lengths = [
@@ -220,29 +197,14 @@ class Loop:
             if by_grammar:
                 run.tally.forced += seen.n_accepted
             seqs.append(SeqOutcome(run.seq, 0, 0) if by_grammar else seen)
+        t_round = 1e3 * (perf_counter() - start)
         if outcome is not None:
-            outcome.seqs, outcome.t_verify = seqs, t_verify
+            outcome.seqs, outcome.t_verify, outcome.t_round = seqs, t_verify, t_round
             outcome.verify_rows = len(runs) + sum(lengths) + _read(runs, fills)
-            outcome.t_round = 1e3 * (perf_counter() - start)
             outcome.depth = max([place.depth for place in places])
             policy.observe(outcome)
-        return steps
-
-    def _plainly(
-        self,
-        runs: Sequence[Run],
-        policy: LengthPolicy,
-        fills: Sequence[tuple[int, int, int]],
-        start: float,
-    ) -> list[Step]:
-        """A round without drafts. The policy learns its time, unless the decode held prompt tokens of other sequences."""
-        before = perf_counter()
-        self.engine.verify(_in_order([(run.seq, 0, 0) for run in runs], fills))
-        t_verify = 1e3 * (perf_counter() - before)
-        steps = [self._accept(run, 0, 0)[0] for run in runs]
-        if not _read(runs, fills):
-            depth = max([len(run.tokens) for run in runs])
-            policy.watch(len(runs), t_verify, 1e3 * (perf_counter() - start), depth)
+        elif not any(forced) and not _read(runs, fills):  # else its time is not that of plain rows
+            policy.watch(len(runs), t_verify, t_round, max([len(run.tokens) for run in runs]))
         return steps
 
     # -- draft ---------------------------------------------------------------------------------------------------------
@@ -285,7 +247,7 @@ class Loop:
             if n > 0 and place.room > 0 and drafts[i].n == 0 and self._may_run_model(run)
         ]
         outcome = Outcome([], 0.0, 0)
-        if self.draft_model and not self._draft_outage.lasts() and orders:
+        if orders:
             self._try_model(orders, plan, drafts, outcome)
         return drafts, outcome if orders or _any_drafted(drafts) else None
 
@@ -296,13 +258,11 @@ class Loop:
             self._run_model(orders, plan, drafts, outcome)
         except (Cancelled, EngineBusy):
             raise
-        except (EngineError, UnsupportedModel) as error:
+        except EngineError as error:
             self._complain("the draft", error)
-            self._draft_outage.begin()
+            self.draft_model = False
             for one in orders:
                 self.engine.put_draft(one.run.seq, ())
-        else:
-            self._draft_outage.end()
 
     def _look_up(self, run: Run, limit: int) -> Draft:
         if self.drafter is None or limit < 1 or not self._may_look_up(run):
@@ -340,7 +300,7 @@ class Loop:
     ) -> None:
         start = perf_counter()
         self.engine.set_stop(plan.floors, plan.table)
-        companion = plan.use_companion and self.companion and not self._score_outage.lasts()
+        companion = plan.use_companion and self.companion
         seqs = [one.run.seq for one in orders]
         self.engine.draft(seqs, [one.limit for one in orders], keep_rows=companion)
         middle = perf_counter()
@@ -361,12 +321,11 @@ class Loop:
     def _score(self, seqs: list[int]) -> bool:
         try:
             self.engine.score(seqs)
-            self._score_outage.end()
         except (Cancelled, EngineBusy):
             raise
-        except (EngineError, UnsupportedModel) as error:
+        except EngineError as error:
             self._complain("the companion", error)
-            self._score_outage.begin()
+            self.companion = False
             return False
         return True
 

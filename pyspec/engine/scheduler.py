@@ -201,13 +201,7 @@ class Scheduler:
         self._close_gaps()
         try:
             ended += self._score_prompts()
-        except Cancelled:
-            raise
-        except EngineError as error:
-            return [*ended, *self._isolate(error)]
-        answering, reading = self._composer.next()
-        try:
-            ended += self._step(answering, reading)  # results before a failure are kept
+            ended += self._step(*self._composer.next())  # results before a failure are kept
         except Cancelled:
             raise
         except EngineError as error:

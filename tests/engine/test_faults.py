@@ -90,13 +90,6 @@ def test_what_fails_is_left_out(
     assert caplog.text.count(f"{said} failed") == 1
 
 
-def test_draft_that_failed_once_serves_again(open_llama, tiny_target, tiny_draft, reference):
-    llm = open_llama(tiny_target, draft=tiny_draft, length="fixed:2")
-    Breaking(llm.assembly.engine, "draft", 2, 1, EngineError("drafting: it broke"))
-    assert ask(llm, PROMPT).ids == reference
-    assert llm.last_speculation["choice"]["rounds_drafted"] > 3
-
-
 def test_what_a_draft_drafted_before_it_failed_is_dropped(open_llama, tiny_target):
     """The next draft begins anew: nothing says how its tokens came about."""
     llm = open_llama(tiny_target, draft=tiny_target)
@@ -115,21 +108,6 @@ def test_what_a_draft_drafted_before_it_failed_is_dropped(open_llama, tiny_targe
     assert kept == [4]
     assert engine.drafted(0).n == 0
     steps.close()
-
-
-@pytest.mark.parametrize(
-    "call", ["reading 1", "reading 2", "verify 1", "verify 4", "accept 1", "accept 4"]
-)
-def test_failing_target_is_an_error_and_the_next_answer_is_right(
-    open_llama, tiny_target, tiny_draft, reference, call
-):
-    llm, (call, first) = open_llama(tiny_target, draft=tiny_draft, n_ctx=1024), call.split()
-    long = call == "reading"  # decodes of the prompt alone
-    name = "verify" if long else call
-    Breaking(llm.assembly.engine, name, int(first), 1, EngineError("it broke"))
-    with pytest.raises(EngineError, match="it broke"):
-        ask(llm, PROMPT * 200 if long else PROMPT)
-    assert ask(llm, PROMPT).ids == reference
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])
@@ -207,26 +185,6 @@ def test_a_prompt_of_nothing_or_of_ids_outside_the_vocabulary_is_refused(
         with pytest.raises(InputError):
             ask(llm, bad)
     assert ask(llm, PROMPT).ids == reference
-
-
-def test_a_newcomer_is_refused_and_nothing_else_happens(open_llama, tiny_target, reference):
-    llm = open_llama(tiny_target, draft=tiny_target, wait=False)
-    first = llm.steps(PROMPT, GREEDY, max_tokens=40)
-    steps = [next(first), next(first)]
-    saved = open_llama(tiny_target).save_state()
-    for newcomer in (
-        lambda: ask(llm, [9, 8, 7]),
-        lambda: llm.create_completion("abc"),
-        lambda: next(llm.create_completion("abc", stream=True)),
-        lambda: next(llm.generate([9, 8, 7])),
-        lambda: llm.eval([5, 6]),
-        lambda: llm.load_state(saved),
-        llm.save_state,
-    ):
-        with pytest.raises(EngineBusy):
-            newcomer()
-    steps += first
-    assert [token.id for step in steps for token in step.tokens] == reference[:40]
 
 
 def test_a_suspended_answer_is_given_up_by_cancel(open_llama, tiny_target, reference):

@@ -8,7 +8,6 @@ from helpers.answers import CELLS, GREEDY, Diary, ask, ask_at_once, counters, fo
 
 from pyspec import Speculation
 from pyspec.draft.types import Plan
-from pyspec.engine import handle
 from pyspec.engine.contexts import Contexts, Models
 from pyspec.engine.handle import Gate
 from pyspec.engine.round import Run
@@ -162,41 +161,6 @@ def test_prompt_that_fills_the_context_gives_one_token(open_llama, tiny_target):
     llm = open_llama(tiny_target, draft=tiny_target)
     answer = ask(llm, (PROMPT * 100)[: llm.n_ctx()])
     assert (len(answer.ids), answer.finish_reason) == (1, "context")
-
-
-class _Counted:
-    """The extension's functions, each call noted."""
-
-    def __init__(self, lib):
-        self._lib, self.calls = lib, []
-
-    def __getattr__(self, name):
-        found = getattr(self._lib, name)
-        if not callable(found):
-            return found
-
-        def call(*arguments):
-            self.calls.append(name)
-            return found(*arguments)
-
-        return call
-
-
-@pytest.mark.parametrize("judged", [False, True])
-def test_a_drafted_round_calls_into_c_four_times(
-    open_llama, tiny_target, tiny_draft, tiny_companion, monkeypatch, judged
-):
-    """Where the draft stands, draft, verify, accept; where the companion stands, score: not one call more."""
-    names = {"companion": tiny_companion, "length": "companion"} if judged else {}
-    llm = open_llama(tiny_target, draft=tiny_draft, **names)
-    counted = _Counted(handle.lib)
-    monkeypatch.setattr(handle, "lib", counted)
-    most = 0
-    for rounds, _ in enumerate(llm.steps(PROMPT, GREEDY, max_tokens=40)):
-        if rounds > 2 and "ps_draft_run" in counted.calls:  # by then the views are known
-            most = max(most, len(counted.calls))
-        counted.calls.clear()
-    assert most == 4 + 2 * judged
 
 
 @pytest.mark.parametrize("draft", ["lookup", "model"])
