@@ -49,7 +49,7 @@ def pair(
             save_rounds(options.rounds, answers)
         if options.prior:
             learned = learned_from(answers)
-            path = save_prior(llm.assembly.sides, learned, coupled=asked.temperature > 0.0)
+            path = save_prior(llm.assembly.parts.sides, learned, coupled=asked.temperature > 0.0)
             tell(f"prior written: {path.name}", err=True)
 
 

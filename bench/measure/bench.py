@@ -91,7 +91,7 @@ def _contenders(
 def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
     """The loaded draft's file; None for the target's own head."""
     assembly = llm.assembly
-    if not assembly.loop.draft_model or assembly.names[0].rpartition("+")[2] == MTP:
+    if not assembly.loop.draft_model or assembly.parts.names[0].rpartition("+")[2] == MTP:
         return None
     return assembly.models[0].path
 

@@ -214,9 +214,7 @@ class SideBySide:
 
     def _read(self, prompt: Sequence[int], n: int) -> None:
         """Read the prompt into sequence 0 once, and copy it to n others."""
-        shared = self._loop.draft_model and not any(
-            side.reads_states for side in self._contexts.assembly.sides
-        )
+        shared = self._loop.draft_model and not self._contexts.assembly.parts.reads_states
         ready(self._engine, prompt, len(prompt), *([Role.DRAFT] if shared else []))
         for seq in range(1, n + 1):
             self._engine.set_tokens(seq, ())

@@ -115,7 +115,7 @@ class Batch:
         kwargs |= {"room_for": (n_ctx * (parallel or 1), parallel or 1), "at_once": parallel or _MAX_DEFAULT}  # fmt: skip
         self._models = models = Models(file_of(model_path), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
-        self.settings, sides = settings, models.sides
+        self.settings, sides = settings, models.parts.sides
         self.maker = AnswerMaker(models.target, settings, n_ctx, models.parts.names)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
@@ -303,7 +303,7 @@ class Batch:
         )  # fmt: skip
         self.parallel, made.engine.temper = made.n_slots, self._pair.temper
         self.on_placed(self.placed)
-        for note in made.assembly.notes:
+        for note in made.assembly.parts.notes:
             if note not in self._noted:
                 self._noted.add(note)
                 log.warning("%s", note)

@@ -136,7 +136,7 @@ class LlamaChat:
         self._parked = ParkedTexts(*parts, room_for_parked(self._cache_ram))
         self.stats: dict[str, Any] | None = None  # of the last answer, None if nothing was decoded
         self.name, self.n_ctx = name_of(Path(self.llm.model_path)), int(self.llm.n_ctx())
-        self.draft, self.companion = self.llm.assembly.names
+        self.draft, self.companion = self.llm.assembly.parts.names
         self.template = ChatTemplate.of(self.llm)
         called = other.get("model", self._called) or ""
         self.suggested = suggested_by(Path(self.llm.model_path), called)
@@ -159,7 +159,7 @@ class LlamaChat:
             self._parked.park(0, held, "")
         found = self._parked.fetch(prompt, "", same + MIN_TOKENS)
         if found is not None and (n := self._parked.restore(found, 0, prompt)):
-            llm.hold(prompt[:n])
+            llm.context_text.hold(prompt[:n])
 
     def _pieces(
         self, prompt: Sequence[int], options: AnswerOptions, *, chat: bool

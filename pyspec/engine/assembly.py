@@ -47,7 +47,7 @@ class Parts:
     drafter: Drafter | None = None
     draft: Path | None = None
     companion: Path | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what is done otherwise than asked, and why
     automatic: bool = False  # the draft was chosen automatically: one of `others` may replace it
     head: bool = False  # the draft is the target's own next-token head, in the target's file
     left_out: list[str] = field(default_factory=list)  # drafts of no use here, with reasons
@@ -61,10 +61,16 @@ class Parts:
         named += [name] if name else []
         return "+".join(named) or "none", name_of(self.companion) if self.companion else "none"
 
-    def sides(self, *, reads_states: bool) -> list[SideFile]:
-        """Return draft and companion as far as there are any. reads_states: whether the draft reads the target's states."""
+    @property
+    def reads_states(self) -> bool:
+        """Whether the draft reads the target's states."""
+        return self.head or (self.draft is not None and bool(kind_of_draft(self.draft)))
+
+    @property
+    def sides(self) -> list[SideFile]:
+        """Draft and companion as far as there are any, and the bytes that a step of each reads."""
         size = head_size if self.head else size_of
-        draft = [SideFile(self.draft, size(self.draft), reads_states)] if self.draft else []
+        draft = [SideFile(self.draft, size(self.draft), self.reads_states)] if self.draft else []
         other = [SideFile(self.companion, size_of(self.companion))] if self.companion else []
         return [*draft, *other]
 
@@ -196,7 +202,7 @@ def states_of(parts: Parts, target: Any) -> States | None:
 
     Raises DraftMismatch or UnsupportedModel where the two do not fit, ModelInvalid for a damaged file.
     """
-    if parts.draft is None or not (parts.head or kind_of_draft(parts.draft)):
+    if parts.draft is None or not parts.reads_states:
         return None
     if not parts.head:
         shape = TargetShape(
@@ -216,7 +222,7 @@ def states_of(parts: Parts, target: Any) -> States | None:
 class Assembly:
     """The models beside a target, an engine over its context, and the loop over the engine's sequences.
 
-    A draft model that was found automatically and cannot be used is replaced by the next one; `notes` say so.
+    A draft model that was found automatically and cannot be used is replaced by the next one of `parts`, whose notes say so.
 
     Args:
         target: a `llama_cpp.Llama`; its context is the caller's and must outlive this.
@@ -240,7 +246,7 @@ class Assembly:
         n_seq: int = 1,
         n_ctx: int | None = None,
     ) -> None:
-        self._target, self._parts, self._options = target, parts, options
+        self._target, self.parts, self._options = target, parts, options
         self._n_seq, self.n_ctx = n_seq, target.n_ctx() if n_ctx is None else n_ctx
         self.models: list[SideModel] = []
         while not self._loads():
@@ -250,14 +256,14 @@ class Assembly:
     def _loads(self) -> bool:
         """Load what the parts name. False if an automatically found draft cannot be used; the parts then hold the next one."""
         try:
-            self._states = states_of(self._parts, self._target)
-            self._add(self._parts.draft, self._states)
-            self._add(self._parts.companion)
+            self._states = states_of(self.parts, self._target)
+            self._add(self.parts.draft, self._states)
+            self._add(self.parts.companion)
         except BaseException as error:
             self._free()
-            if not (isinstance(error, PyspecError) and self._parts.automatic):
+            if not (isinstance(error, PyspecError) and self.parts.automatic):
                 raise
-            self._parts.leave_out(error.message)
+            self.parts.leave_out(error.message)
             return False
         return True
 
@@ -283,7 +289,7 @@ class Assembly:
         self.loop = Loop(
             self.engine,
             self.n_ctx,
-            drafter=self._parts.drafter,
+            drafter=self.parts.drafter,
             draft_model=bool(self.models),
             draft_longest=(self._states and self._states.longest) or MAX_DRAFT,
             companion=len(self.models) > 1,
@@ -301,21 +307,6 @@ class Assembly:
         if self._states is not None:
             self.engine.read_states(self._states)
         target._stack.callback(self.engine.detach)  # noqa: SLF001 - it may be freed before the engine is
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Names of draft and companion in results."""
-        return self._parts.names
-
-    @property
-    def notes(self) -> list[str]:
-        """What was left out or done differently than asked, and why."""
-        return self._parts.notes
-
-    @property
-    def sides(self) -> list[SideFile]:
-        """The files of the models, and the bytes that a step of each reads."""
-        return self._parts.sides(reads_states=self._states is not None)
 
     @property
     def placed(self) -> list[PlacedModel]:

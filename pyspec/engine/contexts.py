@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import llama_cpp
 from llama_cpp import _internals as internals
 
-from pyspec.engine.assembly import Assembly, Parts, choose_parts, may_use_head, states_of
+from pyspec.engine.assembly import Assembly, Parts, choose_parts, may_use_head
 from pyspec.engine.handle import Role
 from pyspec.engine.models import SideOptions, longest_draft
-from pyspec.engine.profiles import SideFile, gpu_layers
+from pyspec.engine.profiles import gpu_layers
 from pyspec.engine.room import STEP, cell_bytes, held_bytes, padded, states_for
 from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import EngineError, NoMemory
@@ -146,11 +146,6 @@ class Models:
         files |= {"companion": self.parts.companion}
         return {role: path for role, path in files.items() if path is not None}
 
-    @property
-    def sides(self) -> list[SideFile]:
-        """Draft and companion, with the bytes that a step of each reads."""
-        return self.parts.sides(reads_states=states_of(self.parts, self.target) is not None)
-
     def beside(self, options: SideOptions) -> float:
         """Bytes of a token in the KV caches of draft and companion."""
         paths = self.parts.draft, self.parts.companion
@@ -161,7 +156,7 @@ class Models:
 
     def held(self, cells: int, n_seq: int, options: SideOptions) -> int:
         """Bytes of all weights and KV caches. cells: of each cache, for n_seq sequences."""
-        sides = sum(side.size for side in self.sides)
+        sides = sum(side.size for side in self.parts.sides)
         return sides + held_bytes(self.target, cells, n_seq, self.beside(options))
 
     @property

@@ -194,10 +194,10 @@ class Drafts:
         assembly = Assembly(llm, parts, self._options)
         llm._session = Session(assembly)  # noqa: SLF001 - it is closed with `llm` from here on
         llm.pair_memory = kept = PairMemory(
-            llm, llm, assembly.sides, self._length, timed=assembly.loop.can_draft
+            llm, llm, parts.sides, self._length, timed=assembly.loop.can_draft
         )
         llm.policies, assembly.engine.temper = kept.policies, kept.temper
-        for note in assembly.notes:
+        for note in parts.notes:
             llm.note(note)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from helpers import devices, tiny
+from helpers import devices, tiny, tiny_dflash
 from helpers.fake_batch import texts
 from helpers.tiny import F32
 from msgspec import structs
@@ -25,8 +25,11 @@ ALONE = [Record(id="alone", prompt="ab", max_tokens=60)]
 MANY = [Record(id=str(i), prompt=chr(97 + i) * (2 + i), max_tokens=30) for i in range(12)]
 
 
-@pytest.fixture
-def other(tmp_path):
+@pytest.fixture(params=["tokens", "states"])
+def other(request, tmp_path):
+    """A draft of other tokens, or one that reads layers which the target does not have."""
+    if request.param == "states":
+        return tiny_dflash.write(tmp_path / "other.gguf", layers=[3, 99])
     tokens = list(tiny.TOKENS)
     tokens[9], tokens[14] = tokens[14], tokens[9]
     return tiny.write(tmp_path / "other.gguf", tokens=tokens)
