@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ import llama_cpp
 
 from pyspec._lib import log_to
 from pyspec.errors import ModelInvalid, OptionError
-from pyspec.gguf.header import EXPERTS, header_of_parts, read_header
+from pyspec.gguf.header import EXPERTS, read_header
 from pyspec.gguf.reader import Header
 from pyspec.machine import AUTO
 from pyspec.machine.attention import flash_type
@@ -84,27 +85,7 @@ def has_experts(header: Header) -> bool:
     return any(EXPERTS.search(tensor.name) for tensor in header.tensors)
 
 
-def row_bytes(llm: Any) -> int:
-    """Return the bytes of weights that a row reads: all, but of a mixture's experts those that it uses."""
-    arch = llm.metadata.get("general.architecture", "")
-    count, used = (
-        int(llm.metadata.get(f"{arch}.expert_{what}", 0)) for what in ("count", "used_count")
-    )
-    if not 0 < used < count:
-        return int(max(1, llama_cpp.llama_model_size(llm.model)))
-    experts = others = 0
-    for tensor in header_of_parts(Path(llm.model_path)).tensors:
-        if EXPERTS.search(tensor.name):
-            experts += tensor.nbytes
-        elif tensor.name != "token_embd.weight":
-            others += tensor.nbytes
-    return max(1, experts * used // count + others)
-
-
 # -- layers ------------------------------------------------------------------------------------------------------------
-
-
-_PROBES = 12  # a binary search among 512 layers takes 9
 
 
 def requested_layers(value: Any) -> int:
@@ -139,12 +120,10 @@ def fit_layers(
         return Fit(0, experts)
     if experts or not has_experts(header) or load.over(most, 0) <= 0:
         return Fit(load.most_layers(most, experts), experts)
-    low, high = 0, most - 1  # layers whose experts are in main memory: too few, perhaps enough
-    while high - low > 1:
-        n = (low + high) // 2
-        low, high = (low, n) if load.over(most, n) <= 0 else (n, high)
-    layers = load.most_layers(most, high)
-    return Fit(layers, high if layers else 0)
+    # layers whose experts are in main memory: the fewest that are enough
+    apart = 1 + bisect_left(range(1, most - 1), True, key=lambda n: load.over(most, n) <= 0)
+    layers = load.most_layers(most, apart)
+    return Fit(layers, apart if layers else 0)
 
 
 def count_placeable(model: Any) -> int:
@@ -229,26 +208,14 @@ class _Load:
 
     def most_layers(self, most: int, experts: int) -> int:
         """Return how many of `most` layers fit."""
-        low, high, n = 0, most + 1, most
-        for _ in range(_PROBES):
-            if not low < n < high:
-                break
-            held = self._held(n, experts)
-            over = self._most_over(held)
-            if over <= 0:
-                low = n
-            else:
-                high = n
-            a_layer = max(1, sum(held.values()) // n)
-            n = min(max(n - -(-over // a_layer), low + 1), high - 1)
-        return low
+        if self.over(most, experts) <= 0:
+            return most
+        return bisect_left(range(1, most), True, key=lambda n: self.over(n, experts) > 0)
 
     def over(self, n: int, experts: int) -> int:
         """Return how many bytes the fullest device lacks with `n` layers on devices; at most 0 if they fit."""
-        return self._most_over(self._held(n, experts))
-
-    def _most_over(self, held: Mapping[str, int]) -> int:
-        return max(held.get(each.name, 0) - room_on(each) for each in self.devices)
+        held = self._held(n, experts)
+        return max(held[each.name] - room_on(each) for each in self.devices)
 
     def _held(self, n: int, experts: int) -> dict[str, int]:
         """Return the bytes that each device needs for `n` layers; more than it has if llama.cpp cannot create the context."""

@@ -30,10 +30,20 @@ from pyspec.draft.acceptance import TEMPERS, Acceptance, Calibration, Logistic
 from pyspec.draft.costs import OWN_MAX, ROWS, SURE, CostCurve, KeptTime
 from pyspec.draft.goodput import Experience
 from pyspec.draft.policies import Length, Policies
-from pyspec.engine.offload import count_placeable, row_bytes
+from pyspec.engine.offload import count_placeable
 from pyspec.errors import EngineError, OptionError, ProfileError, PyspecError
+from pyspec.gguf.header import facts_of
+from pyspec.machine.attention import Decodes
 from pyspec.machine.devices import layer_devices
-from pyspec.machine.files import Stamp, file_sha256, recall_as, remember, stamp
+from pyspec.machine.files import (
+    Stamp,
+    file_sha256,
+    parse,
+    read_named,
+    recall_as,
+    remember,
+    stamp,
+)
 from pyspec.machine.machine import Watch, engine_build, is_quiet, processor
 from pyspec.machine.others import came_with
 
@@ -71,18 +81,14 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
 
 def read_prior(draft: Path) -> Prior | None:
     """Return the prior that came with a draft, None if there is none. Raises ProfileError if it is damaged."""
-    path, hint = came_with(draft, ".prior.json"), "install it again"
+    path = came_with(draft, ".prior.json")
     try:
-        if not path.exists():
-            return None
-        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-            raise ProfileError(f"{path} is not a prior", hint)
-        return msgspec.json.decode(path.read_bytes(), type=Prior)
-    except (OptionError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProfileError(f"the prior {path} is damaged: {error}", hint) from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ProfileError(f"the prior {path} cannot be read: {reason}", hint) from None
+        return parse(read_named(path, _MAX_BYTES), Prior)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        what = f"the prior {path} cannot be used: {error}"
+        raise ProfileError(what, "install it again") from None
 
 
 # -- of loaded models --------------------------------------------------------------------------------------------------
@@ -146,7 +152,8 @@ def prior_curve(
     rows = {n: kept.ms for n, kept in (times or {}).items()}
     if len(rows) < _KNOWN:
         rows = {n: ms * rows.get(1, ROWS[1]) / ROWS[1] for n, ms in ROWS.items()}
-    read = row_bytes(llm) if sides else 1
+    facts = facts_of(Path(llm.model_path))
+    read = 1 if facts is None else facts.read
     shares = [max(0.02, side.size / read) for side in sides][:2]
     head = any(side.reads_states for side in sides)
     card, share = _on_devices(llm), rows[1] * _depth_share(llm.model)
@@ -178,35 +185,6 @@ _ENOUGH_S, _MOST_S = 2.0, 6.0
 """Seconds of timing after which no other turn begins, and after which none goes on."""
 
 
-class _Rows:
-    """Decodes of up to `most` rows on a target whose context holds nothing, before and afterwards."""
-
-    def __init__(self, llm: Any) -> None:
-        self._context, self._memory = llm.ctx, llama_cpp.llama_get_memory(llm.ctx)
-        sizes = llama_cpp.llama_n_ctx(llm.ctx), llama_cpp.llama_n_batch(llm.ctx)
-        self.most = min(OWN_MAX, *sizes)
-        self._batch = batch = llama_cpp.llama_batch_init(OWN_MAX, 0, 1)
-        for i in range(OWN_MAX):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i] = i % llm.n_vocab(), i, 1
-            batch.seq_id[i][0], batch.logits[i] = 0, 1
-
-    def ms(self, n: int) -> float:
-        """Milliseconds of a decode of n rows. Raises EngineError."""
-        self._batch.n_tokens, start = n, perf_counter()
-        status = llama_cpp.llama_decode(self._context, self._batch)
-        llama_cpp.llama_synchronize(self._context)
-        took = 1e3 * (perf_counter() - start)
-        llama_cpp.llama_memory_clear(self._memory, False)
-        if status:
-            raise EngineError(f"timing rows: llama_decode returned {status}")
-        return took
-
-    def close(self) -> None:
-        llama_cpp.llama_batch_free(self._batch)
-        llama_cpp.llama_perf_context_reset(self._context)
-        release_workers()
-
-
 def time_rows(llm: Any) -> dict[int, KeptTime]:
     """Time decodes of 1 to OWN_MAX rows of a loaded target whose context holds nothing.
 
@@ -214,10 +192,10 @@ def time_rows(llm: Any) -> dict[int, KeptTime]:
     for a second, as a virtual one may be, is so for both. A slow model gets fewer turns, and times of its first counts alone; one
     that cannot decode now gets none.
     """
-    rows, start = _Rows(llm), perf_counter()
-    singles: list[float] = []
-    ratios: dict[int, list[float]] = {n: [] for n in range(1, rows.most + 1)}
-    with closing(rows), suppress(EngineError):
+    most = min(OWN_MAX, llama_cpp.llama_n_ctx(llm.ctx), llama_cpp.llama_n_batch(llm.ctx))
+    start, singles = perf_counter(), list[float]()
+    ratios: dict[int, list[float]] = {n: [] for n in range(1, most + 1)}
+    with closing(Decodes(llm.ctx, most)) as rows, suppress(EngineError):
         rows.ms(1)  # this brings the weights into memory
         for _turn in range(SURE):
             for n, found in ratios.items():
@@ -226,6 +204,8 @@ def time_rows(llm: Any) -> dict[int, KeptTime]:
                     found.append(rows.ms(n) / singles[-1] if n > 1 else 1.0)
             if perf_counter() - start > _ENOUGH_S:
                 break
+    llama_cpp.llama_perf_context_reset(llm.ctx)
+    release_workers()
     timed = {n: found for n, found in ratios.items() if found}
     return {n: KeptTime(min(singles) * median(found), len(found)) for n, found in timed.items()}
 

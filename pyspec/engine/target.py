@@ -255,22 +255,11 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             )
         try:
             super().__init__(model_path, **kwargs)
-        except UnicodeDecodeError as error:
-            raise ModelInvalid(f"{model_path} has tokens whose names are not UTF-8") from error
-        except MemoryError as error:
-            raise EngineError(
-                f"no memory for {model_path} with {kwargs['n_ctx']} tokens of context",
-                "lower n_ctx (-c)",
-            ) from error
-        except RuntimeError as error:  # its only check of its own: the adapter does not fit
-            raise ModelInvalid(
-                f"the LoRA adapter {kwargs.get('lora_path')} could not be applied to {model_path}",
-                "give one that was made for this model",
-            ) from error
-        except ValueError as error:
-            if "context" in str(error):
+        except (MemoryError, RuntimeError, ValueError) as error:
+            if isinstance(error, MemoryError) or "llama_context" in str(error):
                 raise EngineError(
-                    f"no memory for a context of {kwargs['n_ctx']} tokens", "lower n_ctx (-c)"
+                    f"no memory for {model_path} with {kwargs['n_ctx']} tokens of context",
+                    "lower n_ctx (-c)",
                 ) from error
             raise ModelInvalid(f"{model_path} could not be loaded: {error}") from error
 

@@ -112,63 +112,86 @@ def _measure(heads: Heads, depths: list[int], n_threads: int) -> dict[int, Times
         model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not model:
             return None
-        both: list[_Cells] = []
+        contexts: list[Any] = []
+        both: list[Decodes] = []
         try:
-            both += (_Cells(model, depths[-1], n_threads, flash=flash) for flash in (True, False))
+            contexts += (_context(model, depths[-1], n_threads, flash=on) for on in (True, False))
+            both = [Decodes(context, _CHUNK) for context in contexts]
             return {depth: _times(both, depth) for depth in depths}
         except EngineError:  # such heads, or so little memory
             return None
         finally:
-            for cells in both:
-                llama_cpp.llama_free(cells.context)
+            for decodes in both:
+                decodes.close()
+            for context in contexts:
+                llama_cpp.llama_free(context)
             llama_cpp.llama_model_free(model)
             release_workers()
 
 
-def _times(both: list[_Cells], depth: int) -> Times:
+def _context(model: Any, depth: int, n_threads: int, *, flash: bool) -> Any:
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx, params.n_batch, params.n_ubatch = depth + 1, _CHUNK, _CHUNK
+    params.n_threads = params.n_threads_batch = n_threads
+    params.no_perf, params.flash_attn_type = True, flash_type(flash)
+    context = llama_cpp.llama_init_from_model(model, params)
+    if not context:
+        raise EngineError("no context for timing attention")
+    return context
+
+
+def _times(both: list[Decodes], depth: int) -> Times:
     """Read as far as `depth`, and time the last chunk and a row behind it, in turns: a slow moment does not hit only one."""
 
     def least(n: int, held: int, turns: int) -> tuple[float, float]:
-        for cells in both:
-            cells.read(held)
-        on, off = zip(*([cells.timed(n) for cells in both] for _ in range(turns)))
+        for decodes in both:
+            decodes.read(held)
+        on, off = zip(*([decodes.ms(n) for decodes in both] for _ in range(turns)))
         return min(on), min(off)
 
     chunk = min(_CHUNK, depth)
     return Times(least(chunk, depth - chunk, _CHUNK_TURNS), least(1, depth, _ROW_TURNS))
 
 
-class _Cells:
-    """A context of the toy model, whose one sequence holds `held` tokens."""
+class Decodes:
+    """Timed decodes of up to `most` rows, each with its logits, of the first sequence of a context, which holds `held` tokens."""
 
-    def __init__(self, model: Any, depth: int, n_threads: int, *, flash: bool) -> None:
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = depth + 1, _CHUNK, _CHUNK
-        params.n_threads = params.n_threads_batch = n_threads
-        params.no_perf, params.flash_attn_type = True, flash_type(flash)
-        self.held, self.context = 0, llama_cpp.llama_init_from_model(model, params)
-        if not self.context:
-            raise EngineError("no context for timing attention")
+    def __init__(self, context: Any, most: int) -> None:
+        self._context, self._most, self.held = context, most, 0
+        vocab = llama_cpp.llama_model_get_vocab(llama_cpp.llama_get_model(context))
+        n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
+        self._batch = batch = llama_cpp.llama_batch_init(most, 0, 1)
+        for i in range(most):  # different tokens, which go through different experts
+            batch.token[i], batch.n_seq_id[i] = i % n_vocab, 1
+            batch.seq_id[i][0], batch.logits[i] = 0, 1
 
     def read(self, depth: int) -> None:
-        """Hold as many tokens."""
-        while (n := min(_CHUNK, depth - self.held)) > 0:
+        """Hold as many tokens. Raises EngineError."""
+        while (n := min(self._most, depth - self.held)) > 0:
             self._decode(n)
             self.held += n
 
-    def timed(self, n: int) -> float:
-        """Milliseconds of a decode of n rows behind what is held; nothing of it stays."""
+    def ms(self, n: int) -> float:
+        """Milliseconds of a decode of n rows behind what is held; nothing of it stays. Raises EngineError."""
         start = perf_counter()
-        self._decode(n)
-        ms = (perf_counter() - start) * 1e3
-        memory = llama_cpp.llama_get_memory(self.context)
-        llama_cpp.llama_memory_seq_rm(memory, 0, self.held, -1)
-        return ms
+        try:
+            self._decode(n)
+            return 1e3 * (perf_counter() - start)
+        finally:
+            memory = llama_cpp.llama_get_memory(self._context)
+            llama_cpp.llama_memory_seq_rm(memory, 0, self.held, -1)
 
     def _decode(self, n: int) -> None:
-        tokens = (llama_cpp.llama_token * n)()
-        if status := llama_cpp.llama_decode(self.context, llama_cpp.llama_batch_get_one(tokens, n)):
-            raise EngineError(f"timing attention: llama_decode returned {status}")
+        self._batch.n_tokens = n
+        for i in range(n):
+            self._batch.pos[i] = self.held + i
+        status = llama_cpp.llama_decode(self._context, self._batch)
+        llama_cpp.llama_synchronize(self._context)
+        if status:
+            raise EngineError(f"timing a decode: llama_decode returned {status}")
+
+    def close(self) -> None:
+        llama_cpp.llama_batch_free(self._batch)
 
 
 # -- a toy model -------------------------------------------------------------------------------------------------------

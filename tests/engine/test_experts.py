@@ -2,14 +2,12 @@
 
 import re
 
-import llama_cpp
 import pytest
 from helpers import tiny
 
 from pyspec.batch import Batch
-from pyspec.engine.offload import expert_patterns, row_bytes
+from pyspec.engine.offload import expert_patterns
 from pyspec.errors import OptionError
-from pyspec.gguf.header import read_header
 from pyspec.llama.speculative import SpeculativeLlama
 
 
@@ -44,12 +42,3 @@ def test_overrides_reach_llama_cpp(mixture, open_llama):
         return llm.create_completion("abc", max_tokens=16, temperature=0)["choices"][0]["text"]
 
     assert text(n_cpu_moe=-1) == text()
-
-
-def test_a_row_reads_the_experts_it_uses(mixture, tiny_target, open_plain):
-    sizes = {tensor.name: tensor.nbytes for tensor in read_header(mixture).tensors}
-    experts = sum(size for name, size in sizes.items() if "_exps" in name)
-    rest = sum(sizes.values()) - experts - sizes["token_embd.weight"]
-    assert row_bytes(open_plain(mixture)) == experts // 2 + rest
-    dense = open_plain(tiny_target)
-    assert row_bytes(dense) == llama_cpp.llama_model_size(dense.model)

@@ -1,13 +1,9 @@
 """Whether flash attention pays is measured for a shape of heads, kept for this machine, and followed by class and batch."""
 
-from types import SimpleNamespace
-
 import llama_cpp
 import pytest
-from helpers import tiny
 
 from pyspec.engine.contexts import Contexts, Layout, Models
-from pyspec.engine.target import TargetLlama
 from pyspec.gguf.header import shape_of
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.machine import attention
@@ -38,14 +34,14 @@ def test_a_toy_is_timed(depths):
 
 
 def test_a_row_is_timed_behind_as_many_cells(monkeypatch):
-    seen, timed, chunk = set(), attention._Cells.timed, attention._CHUNK
+    seen, timed, chunk = set(), attention.Decodes.ms, attention._CHUNK
 
-    def noted(cells, n):
-        memory = llama_cpp.llama_get_memory(cells.context)
+    def noted(decodes, n):
+        memory = llama_cpp.llama_get_memory(decodes._context)
         seen.add((n, llama_cpp.llama_memory_seq_pos_max(memory, 0) + 1))
-        return timed(cells, n)
+        return timed(decodes, n)
 
-    monkeypatch.setattr(attention._Cells, "timed", noted)
+    monkeypatch.setattr(attention.Decodes, "ms", noted)
     attention._measure(HEADS, [64, 600], 1)
     assert seen == {(64, 0), (1, 64), (chunk, 600 - chunk), (1, 600)}
 
@@ -113,12 +109,6 @@ def test_what_may_change_it_is_measured_again(tiny_target, measured, monkeypatch
     assert len(measured[1]) == 2
 
 
-def test_two_files_of_one_shape_share_it(tmp_path, measured):
-    for name in ("a.gguf", "b.gguf"):
-        flash_pays(shape_of(tiny.write(tmp_path / name)), 512, 1)
-    assert len(measured[1]) == 1
-
-
 @pytest.mark.parametrize(("n_ctx", "window", "depths"), [
     (0, Window(), [4096]), (100, Window(), [100]), (1 << 14, Window(), [DEEPEST]),
     (256, Window(64, 0.75), [64, 256]), (32, Window(64, 0.75), [32]),
@@ -165,18 +155,6 @@ def test_the_class_follows_it(tiny_target, found, options, flash, kind):
         assert llm.create_completion("ab", max_tokens=3)["usage"]["completion_tokens"] > 0
 
 
-@pytest.mark.parametrize(
-    ("chosen", "options"),
-    [((), {"type_v": llama_cpp.GGML_TYPE_Q8_0}), (("a card",), {}), ((), {"embedding": True})],
-)
-def test_where_there_is_no_choice_it_is_on(tiny_target, found, chosen, options):
-    """A quantised V cache needs it, cards are faster with it, and embeddings are no answers."""
-    found(flash=False)
-    target = SimpleNamespace(_chosen=chosen)
-    given = {"flash_attn": "auto", "n_ctx": 64, "n_threads": 1, **options}
-    assert TargetLlama._flash(target, tiny_target, given)
-
-
 @pytest.mark.parametrize(("flash", "n_slots", "layout", "options", "kind"), [
     (False, 1, Layout(64), {}, OFF), (False, 4, Layout(256, 64), {}, OFF), (False, 2, Layout(128), {}, OFF),
     (False, 4, Layout(256), {}, ON),  # each row would look at all cells of a pool that many share
@@ -189,12 +167,3 @@ def test_contexts_follow_it(tiny_target, found, flash, n_slots, layout, options,
     assert models.target.context_params.flash_attn_type == kind
     contexts.close()
     models.close()
-
-
-@pytest.mark.parametrize(
-    ("cpu", "streams"), [(True, (False, False, True)), (False, (False, True, True))]
-)
-def test_streams_are_for_more_than_may_draft(cpu, streams):
-    """On a CPU; on a device for all, as llama.cpp's server assumes."""
-    models = SimpleNamespace(on_cpu=cpu)
-    assert tuple(Models.streams_pay(models, n) for n in (1, 2, 3)) == streams
