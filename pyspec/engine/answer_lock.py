@@ -58,7 +58,6 @@ class AnswerLock:
         self._changed = threading.Condition()  # reentrant: `drop` is called by signal handlers
         self._holder: object | None = None
         self._reader = 0
-        self._read: object | None = None
         self._wanders = False
         self._step = threading.Lock()
         self._here = _Here()
@@ -110,7 +109,7 @@ class AnswerLock:
             with self._changed:
                 left = look if end is None else min(look, max(0.0, end - monotonic()))
                 if self._changed.wait_for(lambda: self._holder is None, left):
-                    self._holder = me
+                    self._holder, self._reader = me, threading.get_ident()
                     return
                 paused = not self._step.locked()
             if end is not None and monotonic() >= end:
@@ -162,9 +161,8 @@ class AnswerLock:
             if self._holder not in (None, me) or not self._step.acquire(blocking=False):
                 return False
             here = threading.get_ident()
-            self._wanders |= self._read is me and self._reader != here
-            self._holder = self._read = me
-            self._reader = here
+            self._wanders |= self._holder is me and self._reader != here
+            self._holder, self._reader = me, here
             return True
 
     @contextmanager

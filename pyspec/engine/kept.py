@@ -251,7 +251,7 @@ class PromptCache:
         if self._file is None:
             return 0
         if held := self._file.load(0, self._llm.n_ctx() - 1, tokens):
-            self._llm.hold(held)
+            self._llm.context_text.hold(held)
         self._restored = common_prefix(held, tokens)
         return self._restored
 

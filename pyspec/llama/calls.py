@@ -6,8 +6,6 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from inspect import Parameter, isfunction, signature
-from threading import local
-from types import MappingProxyType
 from typing import Any, TypeAlias
 from weakref import ref
 
@@ -18,7 +16,7 @@ from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.sampling.options import Sampling
 from pyspec.text.parts import SpeculationBlock
 
-IdStream: TypeAlias = Generator[int, "Sequence[int] | None", None]  # what `generate` returns
+IdStream: TypeAlias = Generator[int, None, None]  # what `generate` returns
 
 MORE_SAMPLERS = tuple(
     each.name for each in fields(Sampling) if each.name.startswith(("dry_", "xtc_", "dynatemp_"))
@@ -97,13 +95,6 @@ class Completion:
     def __call__(self, ids: Any, logits: Any) -> bool:
         """Whether to stop here."""
         return self.ends(ids, logits) or self.reason is not None
-
-
-class HandlersOptions(local):
-    """What applies to the completions that a foreign chat handler asks for in this thread: it passes arguments of its own."""
-
-    speculation = Speculation()
-    samplers: Mapping[str, Any] = MappingProxyType({})  # the requested ones of `MORE_SAMPLERS`
 
 
 # -- for editors and type checkers: OpenAI's forms, with what pyspec adds -----------------------------------------------------

@@ -115,7 +115,7 @@ class Answering:
         llm.context_text.adopt(session.tokens, session.held, llm.decoded)
         if session.tokens is self._run.tokens and (statistics := session.statistics) is not None:
             report = statistics.report(self._policy)
-            block = self._options.block(statistics.tally, report, session.assembly.names)
+            block = self._options.block(statistics.tally, report, session.assembly.parts.names)
             llm.last_speculation = SpeculationBlock(block)
             llm.last_timings = {"load_ms": round(llm.load_ms, 2), **block["timings"]}
         if llm.pair_memory is not None:
@@ -132,7 +132,7 @@ def ids_of(
     *,
     is_its: bool,
 ) -> IdStream:
-    """Yield the ids of an answer; tokens that the caller sends become part of the sequence.
+    """Yield the ids of an answer.
 
     However it ends, the context holds no token that the caller has not seen, and not yet the last one: as in
     llama-cpp-python, where a token is decoded when the next one is asked for.
@@ -140,31 +140,24 @@ def ids_of(
     # criteria read tokens; logits are kept only for logprobs
     row = np.zeros(llm.n_vocab(), dtype=np.single)
     text = [*([] if reset else llm.input_ids[: llm.n_tokens].tolist()), *tokens]
-    goes_on = True
-    while goes_on:
-        answer = Answering(llm, text, options)
-        steps: Any = answer if is_its else llm.answer_lock.held(answer)
-        seen, goes_on, own = len(text) - 1, False, None
-        try:
-            for step in steps:
-                own = llm.session.tokens
-                for token in step.tokens:
-                    seen += 1
-                    if call.ends(llm.input_ids[:seen], row):
-                        return
-                    sent = yield token.id
-                    if sent:
-                        text, goes_on = [*llm.input_ids[:seen].tolist(), token.id, *sent], True
-                        break
-                if goes_on:
-                    break
-                if step.finish_reason not in (None, "stop"):
-                    call.reason = _FINISH_REASONS[step.finish_reason]
-        finally:
-            steps.close()
-            # closed late, the context may hold a newer answer's tokens
-            if llm._session is not None and llm.session.tokens is own:
-                llm.n_tokens = min(llm.n_tokens, seen)
+    answer = Answering(llm, text, options)
+    steps: Any = answer if is_its else llm.answer_lock.held(answer)
+    seen, own = len(text) - 1, None
+    try:
+        for step in steps:
+            own = llm.session.tokens
+            for token in step.tokens:
+                seen += 1
+                if call.ends(llm.input_ids[:seen], row):
+                    return
+                yield token.id
+            if step.finish_reason not in (None, "stop"):
+                call.reason = _FINISH_REASONS[step.finish_reason]
+    finally:
+        steps.close()
+        # closed late, the context may hold a newer answer's tokens
+        if llm._session is not None and llm.session.tokens is own:
+            llm.n_tokens = min(llm.n_tokens, seen)
 
 
 def completion_of(

@@ -201,10 +201,6 @@ class Mirror(TargetLlama):
             self.context_text.stand_in(n)
         self.context_text.n_tokens = n
 
-    def hold(self, tokens: Sequence[int]) -> None:
-        """Note that the context now holds these tokens, which somebody else decoded, and nothing else."""
-        self.context_text.hold(tokens)
-
     @property
     def decoded(self) -> tuple[int, int]:
         """Tokens that llama.cpp has decoded on this context, in batches and singly."""
@@ -259,7 +255,7 @@ class Mirror(TargetLlama):
             engine.cancel(raised=False)  # it came when the last answer had ended
             for held in range(0, len(text), self.n_batch):
                 rows += engine.rows_behind(0, text[: held + self.n_batch], held)
-            self.hold(text)
+            self.context_text.hold(text)
         first = 0 if options.prompt_rows else len(tokens) - 1
         self._rows = ScoreRows(first, rows, self._n_vocab) if options.keep_rows else None
         return rows if options.keep_rows else None
@@ -310,7 +306,7 @@ class Mirror(TargetLlama):
             if self.is_plain:
                 super().load_state(state)
                 return
-            self.hold([])
+            self.context_text.hold([])
             self._rows = None
             data = (ctypes.c_uint8 * state.llama_state_size).from_buffer_copy(state.llama_state)
             taken = llama_cpp.llama_state_set_data(self._ctx.ctx, data, state.llama_state_size)
@@ -319,7 +315,7 @@ class Mirror(TargetLlama):
                     "the saved state belongs to another model or another kind of context",
                     "load it into a model with the same file, n_ctx, flash_attn and KV types",
                 )
-            self.hold(state.input_ids[: state.n_tokens])
+            self.context_text.hold(state.input_ids[: state.n_tokens])
             self._seed = state.seed
 
     def recall(self, prompt: list[int]) -> None:

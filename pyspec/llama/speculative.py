@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -198,7 +198,6 @@ class SpeculativeLlama(Mirror):
         self.verification, self.noise = own["verification"], own["sampling"]
         check_rule(self.verification)
         check_noise(self.noise)
-        self._bound = calls.HandlersOptions()
         self._session: Session | None = None
         self.pair_memory: PairMemory | None = None
         self._noted: set[str] = set()
@@ -302,8 +301,7 @@ class SpeculativeLlama(Mirror):
             is "cancelled" after `cancel()`.
         """
         given, samplers, (speculation,) = _TEXT.read(self, *args, **options)
-        bound, lent = self._bound, self.answer_lock.lent
-        speculation, samplers = self._speculation(speculation), {**bound.samplers, **samplers}
+        lent, speculation = self.answer_lock.lent, self._checked(speculation)
         if (criteria := given.pop("stopping_criteria")) is not None:
             criteria = lent(criteria)
         completion = None
@@ -319,15 +317,11 @@ class SpeculativeLlama(Mirror):
 
     __call__ = create_completion
 
-    def _speculation(self, speculation: Speculation | None) -> Speculation:
+    @staticmethod
+    def _checked(speculation: Speculation | None) -> Speculation:
         if speculation is not None and not isinstance(speculation, Speculation):
             raise OptionError(f"speculation is {speculation!r}", "give Speculation(...) or OFF")
-        return speculation or self._bound.speculation
-
-    def set_seed(self, seed: int) -> None:
-        """Set the seed of later answers, as in llama-cpp-python. Raises OptionError."""
-        check_ranges({"seed": seed})
-        super().set_seed(seed)
+        return speculation or Speculation()
 
     # -- chats ---------------------------------------------------------------------------------------------------------
 
@@ -356,30 +350,22 @@ class SpeculativeLlama(Mirror):
             OpenAI's chat completion, or an iterator of its chunks with `stream`; it has a `speculation` block.
         """
         given, samplers, (speculation, variables) = _CHAT.read(self, *args, **options)
-        speculation = self._speculation(speculation)
         handler = self.chat_handler or self._chat_handlers.get(self.chat_format)
         if handler is not self.template:
-            with self.binding(speculation, samplers):
-                result = super().create_chat_completion(**given)
+            if speculation is not None or samplers or variables:  # it takes no arguments of ours
+                raise OptionError(
+                    "a chat handler of llama-cpp-python's takes no options of pyspec's",
+                    "leave them out, or leave out chat_handler and chat_format",
+                )
+            result = super().create_chat_completion(**given)
             if isinstance(result, dict):
                 return plain({**result, "speculation": self.last_speculation})
             return (generation.marked(self, chunk) for chunk in result)
         from pyspec.text.completions import ChatCompletion  # noqa: PLC0415 - for chats alone
 
         chat = ChatCompletion(self, given, variables)
-        steps = generation.chat_steps(self, chat, given, samplers, speculation)
+        steps = generation.chat_steps(self, chat, given, samplers, self._checked(speculation))
         return chat.chunks(steps) if given["stream"] else plain(chat.whole(steps))
-
-    @contextmanager
-    def binding(self, speculation: Speculation, samplers: Mapping[str, Any]) -> Iterator[None]:
-        """Apply a chat's options to the completions that a foreign handler asks for inside, with arguments of its own."""
-        bound = self._bound
-        outer = bound.speculation, bound.samplers
-        bound.speculation, bound.samplers = speculation, samplers
-        try:
-            yield
-        finally:
-            bound.speculation, bound.samplers = outer
 
     # -- tokens --------------------------------------------------------------------------------------------------------
 
@@ -407,10 +393,8 @@ class SpeculativeLlama(Mirror):
         its = isinstance(call, calls.Completion) and call.answer is None
         if not its:  # a caller's own, or a drafter's inside an answer
             own = None if call is None else self.answer_lock.lent(call)
-            speculation = self._bound.speculation
-            noise = speculation.sampling or self.noise
-            options_ = AnswerOptions(speculation=speculation, goes_on=True)
-            call = calls.Completion(options_, {"noise": noise, **samplers}, own)
+            options_ = AnswerOptions(goes_on=True)
+            call = calls.Completion(options_, {"noise": self.noise, **samplers}, own)
         given["temperature"] = given["temp"]
         answer_options = replace(
             call.options,
@@ -437,8 +421,8 @@ class SpeculativeLlama(Mirror):
             ContextOverflow: The prompt is longer than the context.
             EngineError: llama.cpp failed, or a logit is not finite (`NumericError`).
         """
-        if not isinstance(options, AnswerOptions):
-            more["speculation"] = more.get("speculation") or self._bound.speculation
+        if more.get("speculation") is None:
+            more.pop("speculation", None)
         answer = generation.Answering(self, tokens, AnswerOptions.of(options, **more))
         return self.answer_lock.held(answer)
 

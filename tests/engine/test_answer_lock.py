@@ -1,15 +1,15 @@
 """One answer at a time; a stream that nobody can read any more releases the lock."""
 
 import gc
-import os
 import threading
 
 import pytest
 from helpers.answers import GREEDY, ask
 from helpers.devices import LAYERS
+from helpers.forked import told
 
 from pyspec.engine.answer_lock import AnswerLock
-from pyspec.errors import EngineBusy
+from pyspec.errors import EngineBusy, EngineError
 
 
 def _count():
@@ -109,25 +109,22 @@ def test_a_dropped_stream_that_is_closed_late_changes_nothing(open_llama, tiny_t
     assert llm.input_ids[: llm.n_tokens].tolist() == [9, 8, 7, *ids[:-1]]
 
 
+def outcome(llm):
+    try:
+        llm.create_completion("abc", max_tokens=4)
+    except EngineError as error:
+        return type(error).__name__
+    return "answered"
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_process_is_told(open_llama, tiny_target):
     """Its threads are not there: a decode would wait for them for ever. With one thread there is nothing to wait for.
 
     A device's connection is the parent's: one thread is no help there.
     """
-    alone = b"EngineError" if LAYERS else b"answered"
-    for threads, wanted in ((2, b"EngineError"), (1, alone)):
+    alone = "EngineError" if LAYERS else "answered"
+    for threads, wanted in ((2, "EngineError"), (1, alone)):
         llm = open_llama(tiny_target, n_threads=threads, n_threads_batch=threads)
         llm.create_completion("abc", max_tokens=4)
-        reading, writing = os.pipe()
-        if (pid := os.fork()) == 0:
-            try:
-                llm.create_completion("abc", max_tokens=4)
-                os.write(writing, b"answered")
-            except BaseException as error:  # noqa: BLE001 - its name is told
-                os.write(writing, type(error).__name__.encode())
-            os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
-        os.close(writing)
-        assert os.read(reading, 100) == wanted
-        os.close(reading)
+        assert told(outcome, llm) == wanted

@@ -7,6 +7,8 @@ import pytest
 from helpers.completions import CHAT, GREEDY
 from llama_cpp import Llama, LlamaGrammar, LogitsProcessorList
 
+from pyspec.errors import OptionError
+
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"]}
 TOOL = {"type": "function", "function": {"name": "pick", "parameters": SCHEMA}}
 MODES = [{}, {"logits_all": True}, {"embedding": True}]
@@ -79,3 +81,12 @@ def test_processors_are_heard(both):
 
     how = {"max_tokens": 3, "temperature": 0.0, "logits_processor": LogitsProcessorList([only])}
     assert ours.create_completion("a", **how)["choices"][0]["text"] == "ccc"
+
+
+@pytest.mark.parametrize("mode", ["logits_all", "embedding"])
+def test_samplers_that_they_lack_are_refused(open_llama, tiny_ascii, mode):
+    """llama-cpp-python would decode without it."""
+    llm = open_llama(tiny_ascii, **{mode: True})
+    for call in (llm.create_completion, llm.generate):
+        with pytest.raises(OptionError, match=r"^xtc_probability does not work with"):
+            call(llm.tokenize(b"abc"), xtc_probability=0.5)

@@ -1,10 +1,8 @@
 """A prompt's state on disk: from it comes the same text, and nothing of a file that is not of this model and these tokens."""
 
-import ctypes
 import json
 import os
 
-import llama_cpp
 import pytest
 from helpers import amx, tiny
 from helpers.answers import GREEDY, ask
@@ -117,19 +115,6 @@ def test_a_cache_of_another_setting_is_not_used(name, open_llama, tiny_target, k
 def test_a_cache_outlives_other_changes(changed, open_llama, tiny_target, kept):
     llm = open_llama(tiny_target, **changed)
     assert PromptCache(llm, kept[0]).restore(PROMPT) == len(PROMPT)
-
-
-def state_of(llm):
-    llm.eval(PROMPT)
-    buffer = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(llm._ctx.ctx, 0))()
-    n = llama_cpp.llama_state_seq_get_data(llm._ctx.ctx, buffer, len(buffer), 0)
-    return bytes(buffer)[:n]
-
-
-@pytest.mark.parametrize("other", [{"logits_all": True}, {"last_n_tokens_size": 8}])
-def test_a_state_does_not_depend_on_which_logits_are_read(other, open_plain, tiny_target):
-    """Logits of other rows are rounded in other batches, behind the last layer's keys and values."""
-    assert state_of(open_plain(tiny_target, **other)) == state_of(open_plain(tiny_target))
 
 
 def test_an_adapter_and_its_scale_belong_to_a_cache(open_llama, tiny_target, tmp_path):

@@ -1,14 +1,16 @@
 """What `SpeculativeLlama` has beyond the original: its blocks, its choices for one call, its fallbacks."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 from helpers.answers import Scripted, ask
 from helpers.completions import GREEDY, PROMPT, greedy, stable
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-from pyspec.draft.policies import MAX_POLICIES
 from pyspec.errors import OptionError
 from pyspec.llama.speculative import OFF, Speculation
+from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Margin, Strict
 
 
@@ -89,18 +91,17 @@ def test_drafter_may_ask_the_same_model(open_llama, tiny_ascii):
     assert greedy(holder[0]) == greedy(open_llama(tiny_ascii))
 
 
-def test_rules_of_every_call_are_not_kept_for_ever(open_llama, tiny_ascii):
-    """A server's clients may each name another theta."""
-    llm = open_llama(tiny_ascii, draft="lookup")
-    for i in range(MAX_POLICIES + 5):
-        rule = Speculation(verification=Margin(0.5 + 0.01 * i))
-        llm.create_completion("a", max_tokens=1, speculation=rule)
-    assert len(llm.policies._made) == MAX_POLICIES
-
-
-def test_greedy_and_sampled_answers_are_learned_from_apart(open_llama, tiny_ascii):
-    """What the target draws by chance is seldom what it likes best, so acceptance in one says little of the other."""
-    llm = open_llama(tiny_ascii, draft="lookup")
-    for temperature in (0.0, 0.7, 1.0):
-        llm.create_completion("a", max_tokens=1, temperature=temperature)
-    assert len(llm.policies._made) == 2
+def test_generate_takes_the_samplers_that_llama_cpp_python_lacks(open_llama, tiny_ascii):
+    llm = open_llama(tiny_ascii, draft=tiny_ascii, n_ctx=1024)
+    more = {
+        "dry_multiplier": 2.0,
+        "dry_penalty_last_n": -1,
+        "xtc_probability": 0.7,
+        "xtc_threshold": 0.05,
+    }
+    tokens = llm.tokenize(b"abcabcabcabcabcab")
+    llm.set_seed(4)
+    with closing(llm.generate(tokens, temp=1.5, **more)) as stream:
+        found = [next(stream) for _ in range(24)]
+    assert found == ask(llm, tokens, 24, Sampling(temperature=1.5, seed=4, **more)).ids
+    assert found != ask(llm, tokens, 24, Sampling(temperature=1.5, seed=4)).ids

@@ -3,7 +3,8 @@
 import pytest
 from helpers import tiny
 
-from pyspec import SpeculativeLlama
+from pyspec import OFF, SpeculativeLlama
+from pyspec.errors import OptionError
 
 SHOWN = "{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}"
 HOW = {"n_ctx": 128, "n_threads": 1, "draft": "none", "trust": True}
@@ -40,6 +41,8 @@ def test_another_template_and_formats_of_llama_cpp(shown, tmp_path):
         assert asked(llm, "a") == "own:a"
     with SpeculativeLlama(shown, chat_format="chatml", **HOW) as llm:
         assert "<|im_start|>user\na" in asked(llm, "a")
+        with pytest.raises(OptionError, match="takes no options of pyspec's"):
+            asked(llm, "a", speculation=OFF)
 
 
 def test_answer_is_read_once(tmp_path):

@@ -1,6 +1,5 @@
 """What a type checker reads: README's example has types, and a slip in it is found."""
 
-import json
 import os
 import re
 import subprocess
@@ -62,24 +61,3 @@ def test_only_slips_are_errors(said):
     first, second = (line for line in said if ": error:" in line)
     assert 'no key "choice"' in first
     assert 'no key "contents"' in second
-
-
-def test_pyright_finds_the_slips_alone(tmp_path):
-    """The checker of editors, in its fork that needs no network: the same engine."""
-    pytest.importorskip("basedpyright", reason="the extra [dev] is not installed")
-    after = REVEALED.split("\n", 2)[2]  # behind a loop, its variable may be unbound
-    (tmp_path / "example.py").write_text(EXAMPLE + after, encoding="utf-8")
-    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
-    done = subprocess.run(
-        [sys.executable, "-m", "basedpyright", "-p", ".", "--outputjson", "--pythonpath", sys.executable],
-        cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    seen = json.loads(done.stdout)["generalDiagnostics"]
-    errors = [
-        each["message"].rpartition("\n")[2].strip() for each in seen if each["severity"] == "error"
-    ]
-    assert errors == [
-        '"choice" is not a defined key in "ChatAnswer"',
-        '"contents" is not a defined key in "AnswerMessage"',
-    ]
-    assert not [each for each in seen if "Unknown" in each["message"]]
