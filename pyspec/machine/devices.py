@@ -130,8 +130,8 @@ def missed_card() -> str:
     found = cards()
     if not found or layer_devices():
         return ""
-    maker = found[0]
-    return f"this machine has {maker} graphics, which this llama-cpp-python cannot use. {advice(maker)}"
+    sentence = f"this machine has {found[0]} graphics, which this llama-cpp-python cannot use."
+    return f"{sentence} To build one that can (DEVICES.md has wheels):\n{reinstall(found[0])}"
 
 
 def missed_card_once() -> str:
@@ -192,9 +192,6 @@ def _add_server(server: str) -> None:
 
 # -- builds of llama-cpp-python ----------------------------------------------------------------------------------------
 
-WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
-"""llama-cpp-python's own wheel index: pages for cpu, cu121 to cu125 and metal, not all with every version."""
-
 FLAGS = {
     "NVIDIA": "-DGGML_CUDA=on",
     "AMD": "-DGGML_HIP=on",
@@ -204,7 +201,6 @@ FLAGS = {
 }
 """Build flags of llama.cpp by maker of the device; Vulkan works for all three makers of cards."""
 
-_PAGES = {"NVIDIA": "cu124", "Apple": "metal"}
 _DRIVERS = {"NVIDIA": ("proc/driver/nvidia", "dev/nvidia0"), "AMD": ("dev/kfd",)}
 
 
@@ -221,15 +217,6 @@ def anew() -> str:
 def pinned() -> str:
     """Return pip's requirement for the llama-cpp-python version of this pyspec."""
     return f"llama-cpp-python=={LLAMA_CPP_VERSION}"
-
-
-def advice(maker: str) -> str:
-    """Say how to get a build for this maker's cards, with each command on a line of its own."""
-    lines = ["To build one that can:", reinstall(maker)]
-    if page := _PAGES.get(maker):
-        wheel = f"{anew()} --only-binary :all: --index-url {WHEELS}/{page}"
-        lines += ["Or, without a compiler, if that index has a wheel for this system:", wheel]
-    return "\n".join(lines)
 
 
 def cards(

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import stat
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -306,14 +305,8 @@ def stamps(path: Path) -> list[Stamp]:
 
 def recall(kind: str, of: Stamp) -> str | None:
     """Return the fact remembered under `kind` for exactly this state of the file, or None."""
-    path = _record(kind, of)
-    record = read_json(path, Record)
-    if record is None:
-        return None
-    if record.sum != record.own_sum():
-        tell_damage(path, "its sum is another")
-        return None
-    return record.fact if record.stamp == _plain(of) else None
+    record = read_json(_record(kind, of), Record)
+    return record.fact if record is not None and record.stamp == _plain(of) else None
 
 
 def recall_as(kind: str, of: Stamp, form: type[T]) -> T | None:
@@ -328,7 +321,6 @@ def remember(kind: str, of: Stamp, fact: object) -> None:
     """Keep a text, or a fact that JSON can say; one of a later state of the file replaces it. Failures are ignored."""
     text = fact if isinstance(fact, str) else msgspec.json.encode(fact).decode()
     path, record = _record(kind, of), Record(_plain(of), text)
-    record.sum = record.own_sum()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [msgspec.json.encode(record)])
@@ -339,10 +331,6 @@ class Record(msgspec.Struct):
 
     stamp: Stamp
     fact: str
-    sum: int = 0
-
-    def own_sum(self) -> int:
-        return zlib.crc32(f"{tuple(self.stamp)}{self.fact!r}".encode())
 
 
 def as_text(path: str | os.PathLike[str]) -> str:

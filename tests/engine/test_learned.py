@@ -11,7 +11,6 @@ import pytest
 
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import KeptTime
-from pyspec.draft.goodput import Experience
 from pyspec.draft.switch import SwitchState
 from pyspec.engine.profiles import MAX_CHANGE, PairFacts, time_rows
 from pyspec.machine.files import cache_dir
@@ -55,6 +54,13 @@ def teach(llm, rule=Strict(), draw="greedy", gain=-0.5):  # noqa: B008 - frozen
     for _ in range(10):
         policy._drafting[0].used(gain, 1.0)
         policy.learned.calibration.update(0, 20, False)
+
+
+def taught(pair):
+    """A process that learned."""
+    llm = pair()
+    teach(llm)
+    llm.close()
 
 
 def test_class_and_batch_keep_what_an_answer_taught(pair, open_batch):
@@ -178,9 +184,7 @@ def test_rows_that_were_timed_beside_others_are_timed_again(
     """They count meanwhile: a look at each of them would cost more."""
     monkeypatch.setattr("pyspec.engine.profiles.is_quiet", lambda: is_quiet)
     quiet[0] = True
-    llm = pair()
-    teach(llm)
-    llm.close()
+    taught(pair)
     quiet[0] = False
     for _ in range(2):
         llm = pair()
@@ -203,9 +207,7 @@ def test_a_quiet_minute_makes_no_times_of_a_busy_one_sure(pair, timed, quiet):
 
 @pytest.mark.parametrize(("crowded", "kept"), [(False, True), (True, False)])
 def test_times_of_rounds_are_kept_unless_others_used_the_machine(pair, timed, quiet, crowded, kept):
-    llm = pair()
-    teach(llm)
-    llm.close()
+    taught(pair)
     llm = pair()
     teach(llm)
     for _ in range(20):
@@ -230,9 +232,7 @@ def test_timing_leaves_nothing_in_the_context(open_llama, tiny_target, n_batch):
 
 
 def test_other_files_or_threads_have_their_own(pair, open_llama, tiny_target, tiny_draft):
-    llm = pair()
-    teach(llm)
-    llm.close()
+    taught(pair)
     assert began(pair(n_threads=2))[0].count == 0.0
     tiny_draft.write_bytes(tiny_draft.read_bytes())
     assert began(pair())[0].count == 0.0
@@ -251,9 +251,7 @@ def test_two_processes_at_once_add_to_each_other(pair):
 
 
 def test_what_is_old_counts_less(pair, monkeypatch):
-    llm = pair()
-    teach(llm)
-    llm.close()
+    taught(pair)
     now = time.time()
     monkeypatch.setattr("pyspec.engine.profiles.time.time", lambda: now + 30 * 86400)
     assert began(pair())[0].count == pytest.approx(5.0, rel=1e-3)
@@ -274,11 +272,9 @@ def test_the_draft_draws_as_it_learned_to(pair):
     '{"draft": {"0": [1.0, 3]}}', '{"day": 1e300}', '{"kinds": 5}',
 ])  # fmt: skip
 def test_what_is_damaged_is_nothing(pair, fact):
-    llm = pair()
-    teach(llm)
-    llm.close()
+    taught(pair)
     (record,) = [p for p in (cache_dir() / "facts").glob("*") if "kinds" in p.read_text()]
-    record.write_text(json.dumps({**json.loads(record.read_text()), "fact": fact, "sum": None}))
+    record.write_text(json.dumps({**json.loads(record.read_text()), "fact": fact}))
     assert began(pair())[0].count == 0.0
 
 
@@ -291,12 +287,3 @@ def test_a_machine_that_was_slow_changes_no_times():
     assert slow.seen_before(before) == msgspec.structs.replace(before, temper=1)
     fast = PairFacts(target={1: step})
     assert fast.seen_before(before).target == {1: step, 2: two}
-
-
-def test_halves_of_two_experiences():
-    own, other = (
-        Experience(Acceptance().calibration, Acceptance().lookup, {1: SwitchState(n, m, 1.0)}, u)
-        for n, m, u in ((10.0, 0.2, 30.0), (20.0, -0.2, 50.0))
-    )
-    mixed = own.mixed(other)
-    assert (mixed.switches[1].count, mixed.switches[1].mean, mixed.usual) == (15.0, 0.0, 40.0)

@@ -64,12 +64,6 @@ def test_damage_is_said_once_and_written_anew(there, path, record, caplog):
     assert recall("colour", at) == (None if there is None else "blue")
 
 
-def test_a_changed_byte_is_damage_wherever_it_is(path, record):
-    """A fact that still parses would be believed."""
-    record.write_bytes(record.read_bytes().replace(b"red", b"rad"))
-    assert recall("colour", stamp(path)) is None
-
-
 def test_facts_of_paths_that_are_no_utf8(path):
     at = stamp(path.rename(path.with_name(os.fsdecode(b"\xff"))))
     remember("colour", at, "red")
