@@ -9,16 +9,14 @@ import llama_cpp
 import numpy as np
 import pytest
 from helpers import tiny_archs
-from helpers.answers import ask, drafted
+from helpers.answers import ask, check_four_at_once, drafted
 from helpers.forked import told
 from helpers.nextn import context_of, decode, likeliest, loaded
 from llama_cpp import llama_cpp_ext as ext
 
-from pyspec.batch.run import Batch
 from pyspec.engine.assembly import choose_parts
 from pyspec.gguf.kinds import CHAINED_HEADS, NO_STATES, ONE_HEAD
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.requests.records import Record
 
 PROMPT = [100, 101, 102, 100, 101, 102, 100, 101]
 EXACT = {"n_ctx": 128, "n_threads": 1, "flash_attn": False, "verbose": False}
@@ -78,23 +76,15 @@ def test_each_token_is_its_own_heads(arch, n_heads, tmp_path, own_cache):
     assert any(ours != first for ours, _, first in found)  # the first head alone says others
 
 
-def answer_four(path):
-    how = {"max_tokens": 24, "temperature": 0.0}
-    records = [Record(id=str(i), prompt="abca" + "bcd"[: i % 4], **how) for i in range(4)]
-    texts, proposed = [], 0
-    for draft in ("none", "mtp"):
-        options = {**EXACT, "n_ctx": 64, "draft": draft, "length": "fixed:3"}
-        with Batch(str(path), parallel=4, **options) as batch:
-            found = sorted(batch.run(records), key=lambda result: result.id)
-        texts.append([[result.text, result.finish_reason] for result in found])
-        proposed = sum(result.speculation["drafted"] for result in found)
-    return *texts, proposed
+def four_at_once(path):
+    def opened(target, **options):
+        return SpeculativeLlama(str(target), **{**EXACT, "flash_attn": "auto"}, **options)
+
+    check_four_at_once(opened, path, "mtp")
 
 
 def test_four_at_once(tmp_path, own_cache):
-    plain, with_heads, proposed = told(answer_four, written(tmp_path, "step35", 3))
-    assert with_heads == plain
-    assert proposed > 20
+    told(four_at_once, written(tmp_path, "step35", 3))
 
 
 NAMES = ["deepseek2", "nemotron_h_moe", "qwen35"]

@@ -3,15 +3,13 @@
 2,000 draws of some cases, and of the controls that must fail; 20,000 draws of every case where slow tests run.
 """
 
-from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from helpers import draws, tiny
-from helpers.draws import LIMIT, N_DRAWS, PROMPT, WIDE, Source, apart, pairs, sized
+from helpers.draws import LIMIT, N_DRAWS, WIDE, Source, apart, pairs, sized
 
-from pyspec._lib import ffi, lib
 from pyspec.draft.simple import LengthPolicy
 from pyspec.draft.types import Plan
 from pyspec.sampling.chain import xtc_chance
@@ -79,22 +77,6 @@ def test_long_drafts_keep_the_distribution(tiny_target, near_draft, options, n_d
     assert source.drafted > 4 * n_draws
 
 
-@pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.3}], ids=str)
-def test_a_draft_draws_what_the_targets_chain_would_leave_it(tiny_target, near_draft, options):
-    sampling = replace(WIDE, **options)
-    with closing(Source(tiny_target, near_draft, 1, sampling)) as source:
-        drawn = {source.drafted_first(seed) for seed in range(400)}
-    assert sorted(drawn) == draws.possible(draws.chances(near_draft, sampling)[0])
-
-
-def test_three_tokens_have_the_targets_distribution_under_top_k(tiny_target, near_draft):
-    sampling = replace(WIDE, top_k=3)
-    with closing(Source(tiny_target, near_draft, 40, sampling, length=3)) as source:
-        counts = source.texts(N_DRAWS, 3)
-    assert apart(counts, draws.texts(tiny_target, sampling, 3)) < LIMIT
-    assert 0.05 * source.drafted < source.accepted < 0.95 * source.drafted
-
-
 class Nosy(LengthPolicy):
     """A schedule made of everything it may see: probabilities, the companion's view, what was accepted."""
 
@@ -124,50 +106,11 @@ def test_a_schedule_driven_by_everything_keeps_it(tiny_target, near_draft, tiny_
     assert 0.1 * source.drafted < source.verified < 0.9 * source.drafted
 
 
-# -- the same test catches a wrong coupling ------------------------------------------------------------------------------
-
-
-def by_hand(source, n, position):
-    """The same draws with the noise of `position(place, began)` for the token at `place`; the round began at `began`."""
-    engine, how, out = source.contexts.engine, ffi.new("ps_coupling *"), ffi.new("ps_row *")
-    counts = Counter()
-    for seed in range(n):
-        text, (how.seed, how.temperature, how.min_p) = list(PROMPT), (seed, 1.0, 0.0)
-        while len(text) < len(PROMPT) + 2:
-            engine.set_tokens(0, text)
-            while (held := engine.held(0, 0)) < len(text) - 1:
-                engine.verify([(0, len(text) - 1 - held, -1)])
-            engine.draft([0], [1])
-            engine.verify([(0, 0, 1)])
-            began, drafted = len(text), engine.drafted(0).token[0]
-            for i in range(2):
-                row = engine.row(0, i)
-                view = ffi.from_buffer("float[]", row)
-                lib.ps_draw(view, len(row), how, position(began + i, began), out)
-                text.append(out.first)
-                if out.first != drafted:
-                    break
-        counts[tuple(text[len(PROMPT) :][:2])] += 1
-    return counts
-
-
-WHERE = ["of its own position", "of the round's first position"]
-
-
-@pytest.mark.parametrize(("position", "passes"), [(max, True), (min, False)], ids=WHERE)
-def test_wrong_coupling_fails_the_same_test(tiny_target, near_draft, position, passes):
-    """Noise that is used at two places ties their tokens together, which the two tokens' joint distribution shows."""
-    expected = pairs(tiny_target, WIDE)
-    with closing(Source(tiny_target, near_draft, 1, WIDE)) as source:
-        counts = by_hand(source, N_DRAWS, position)
-    assert (apart(counts, expected) < LIMIT) is passes
-
-
 @pytest.mark.parametrize(("position", "passes"), [(lambda at: at, True), (lambda _: 0, False)])
 def test_wrong_chance_of_xtc_fails_the_same_test(
     tiny_target, near_draft, position, passes, monkeypatch
 ):
-    """One chance for a whole text ties its tokens together, too."""
+    """The tests above would notice: one chance for a whole text ties its tokens together."""
     wrong = lambda seed, at: xtc_chance(seed, position(at))  # noqa: E731
     monkeypatch.setattr("pyspec.sampling.chain.xtc_chance", wrong)
     sampling = replace(WIDE, **XTC)

@@ -5,7 +5,7 @@ from functools import partial
 import llama_cpp
 import msgspec
 import pytest
-from helpers import tiny, tiny_gemma4
+from helpers import tiny, tiny_dflash, tiny_gemma4
 from helpers.answers import ask, check_four_at_once, drafted
 from helpers.nextn import context_of, decode, likeliest, loaded
 
@@ -92,16 +92,37 @@ def test_four_sequences(open_llama, kind):
     check_four_at_once(open_llama, *kind[:2])
 
 
-# -- in the target's file ----------------------------------------------------------------------------------------------
+def written(kind, folder):
+    """A model that has what drafts for it inside or beside it, and the name of that."""
+    hybrid, path = {"arch": "qwen35", "n_layer": 40}, folder / "model.gguf"
+    if kind == "inside":
+        return tiny.write(path, arch="qwen35", n_layer=4, n_heads=1), "mtp"
+    if kind == "beside":
+        tiny.write(folder / "mtp-model.gguf", n_heads=1, trunk=False, **hybrid)
+        return tiny.write(path, **hybrid), "mtp-model"
+    if kind == "assistant":
+        tiny_gemma4.write_assistant(folder / "model-assistant.gguf")
+        return tiny_gemma4.write(path, n_layer=20), "model-assistant"
+    tiny_dflash.write(folder / "a-dflash.gguf", layers=[3, 99])
+    tiny_dflash.write(folder / "b-dspark-draft.gguf", markov=True, confidence=True)
+    return tiny.write(path, n_layer=40), "b-dspark-draft"
 
 
-def test_auto_takes_the_head_and_some_of_its_drafts_are_accepted(open_llama, headed):
-    llm, accepted = open_llama(headed, draft="auto"), 0
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("kind", ["inside", "beside", "assistant", "dspark"])
+def test_auto_finds_it_tries_it_and_drafts(open_llama, tmp_path, monkeypatch, kind):
+    """One that does not fit is left out, and named; the text is plain decoding's."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path, name = written(kind, tmp_path)
+    llm, plain = open_llama(path, draft="auto", trust=False), open_llama(path)
     for text in (PROMPT, [20, 21]):
-        ask(llm, text, 60)
-        accepted += llm.last_speculation["accepted"]
-        assert llm.last_speculation["draft"] == "lookup+mtp"
-    assert accepted > 0
+        assert ask(llm, text, 40).ids == ask(plain, text, 40).ids
+        assert llm.last_speculation["draft"] == f"lookup+{name}"
+        assert llm.last_speculation["drafted"] > 0
+    assert ("a-dflash" in str(llm.assembly.parts.notes)) is (kind == "dspark")
+
+
+# -- what cannot be used ----------------------------------------------------------------------------------------------
 
 
 def test_a_head_that_cannot_run_is_refused_with_the_reason(open_llama, tiny_target, monkeypatch):
@@ -113,41 +134,11 @@ def test_a_head_that_cannot_run_is_refused_with_the_reason(open_llama, tiny_targ
         open_llama(tiny_target, draft="mtp")
 
 
-# -- in a file of its own ----------------------------------------------------------------------------------------------
-
-
-def test_a_target_without_the_layer_takes_one_beside_it(open_llama, tmp_path, own_cache):
-    """As `auto` finds it, after its trial with the model; the text is plain decoding's."""
-    kind = {"arch": "qwen35", "n_layer": 40}
-    alone = tiny.write(tmp_path / "model.gguf", **kind)
-    head = tiny.write(tmp_path / "mtp-model.gguf", n_heads=1, trunk=False, **kind)
-    llm = open_llama(alone, draft="auto", length="fixed:3", trust=False)
-    plain = open_llama(alone)
-    for text in (PROMPT, [20, 21]):
-        assert ask(llm, text, 40).ids == ask(plain, text, 40).ids
-        assert llm.last_speculation["draft"] == f"lookup+{head.stem}"
-        assert llm.last_speculation["drafted"] > 0
-
-
 @pytest.mark.parametrize("arch", ["llama", "lfm2"])
 def test_a_head_of_another_architecture_is_refused(open_llama, beside, tiny_folder, arch):
     other = tiny.write(tiny_folder / f"other-{arch}.gguf", arch=arch)
     with pytest.raises((DraftMismatch, UnsupportedModel), match="is of qwen35"):
         open_llama(other, draft=beside)
-
-
-# -- Gemma 4 assistants ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("own_cache")
-def test_an_assistant_is_tried_and_found_beside_its_target(open_llama, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    model = tiny_gemma4.write(tmp_path / "model.gguf", n_layer=20)
-    tiny_gemma4.write_assistant(tmp_path / "model-assistant.gguf")
-    llm = open_llama(model, draft="auto", trust=False)
-    ask(llm, PROMPT, 20)
-    assert llm.last_speculation["draft"] == "lookup+model-assistant"
-    assert llm.last_speculation["drafted"] > 0
 
 
 @pytest.mark.parametrize("what", ["another model", "another width"])

@@ -50,15 +50,6 @@ def test_a_text_that_grew_takes_its_own_place(store):
     assert found == [("two", [1, 2]), ("one", [1, 2, 3])]
 
 
-def test_the_longest_beginning_is_fetched(store):
-    for text in ([1, 2, 3, 4], [1, 2, 9], [5]):
-        store.park(0, text, "one")
-    assert store.fetch([1, 2, 3, 4], "one", 4) is None
-    assert store.fetch([1, 2, 3, 4], "two", 1) is None
-    assert store.fetch([1, 2, 3, 4], "one", 3).tokens == [1, 2, 3, 4]
-    assert store.fetch([1, 2, 9, 4], "one", 2).tokens == [1, 2, 9]
-
-
 @pytest.mark.parametrize("room", [False, True])
 def test_a_text_that_finds_no_room_stays(store, monkeypatch, room):
     monkeypatch.setattr("pyspec.engine.kept.put_state", lambda *_: room)

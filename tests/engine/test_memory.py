@@ -4,10 +4,9 @@ from functools import partial
 
 import pytest
 from helpers import tiny, tiny_archs
-from helpers.answers import Scripted, ask, ask_at_once, foretelling
+from helpers.answers import ask, foretelling
 from helpers.forked import told
 
-from pyspec.engine.contexts import Models
 from pyspec.engine.models import longest_draft
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import UnsupportedModel
@@ -56,15 +55,6 @@ def test_going_back_past_the_window_reads_again(sliding):
     assert ask(sliding[0](), PROMPT, 400).ids == [next(stream) for _ in range(400)]
 
 
-def test_window_cache_forgets(open_llama, tiny_sliding):
-    """A window's cache does drop what is out of sight, so the tests above are not about a whole cache."""
-    for full, kept in ((True, 50), (False, 0)):
-        llm = open_llama(tiny_sliding, swa_full=full, n_ctx=1024, n_ubatch=64, n_batch=64)
-        answer = ask(llm, PROMPT, 500, SAMPLED)
-        ask(llm, [*PROMPT, *answer.ids[:47], 9], 1)
-        assert llm.last_speculation["prompt_kept"] == kept
-
-
 def test_recurrent_model_is_decoded_plainly(open_llama, open_plain, tiny_recurrent, caplog):
     stream = open_plain(tiny_recurrent).generate(PROMPT, temp=0.0)
     llm = open_llama(tiny_recurrent, draft="auto", companion="auto")
@@ -78,15 +68,6 @@ def test_recurrent_model_is_decoded_plainly(open_llama, open_plain, tiny_recurre
 def test_recurrent_model_refuses_a_draft_that_is_asked_for(open_llama, tiny_recurrent, draft):
     with pytest.raises(UnsupportedModel, match="cannot be rolled back"):
         open_llama(tiny_recurrent, draft=tiny_recurrent if draft == "path" else draft)
-
-
-def test_recurrent_model_answers_again_rightly(open_llama, tiny_recurrent):
-    """Its memory cannot keep a prefix, so each prompt is read from its beginning: same text every time."""
-    llm, fresh = open_llama(tiny_recurrent), open_llama(tiny_recurrent)
-    first = ask(llm, PROMPT, 20)
-    longer = [*PROMPT, *first.ids[:10], 9]
-    assert ask(llm, longer, 20).ids == ask(fresh, longer, 20).ids
-    assert ask(llm, PROMPT, 20).ids == first.ids
 
 
 @pytest.fixture(params=["lfm2", "qwen35"], scope="module")
@@ -137,19 +118,6 @@ def test_cancel_in_a_decode_leaves_no_half_state(open_llama, tiny_folder, arch):
 
     assert ask(llm, prompt, 10, progress=progress).finish_reason == "cancelled"
     assert ask(llm, prompt, 10).ids == wanted
-
-
-def test_hybrid_sequences_in_one_batch(open_llama, hybrid):
-    prompts = [PROMPT, [9, 8, 7, 9], [20, 4]]
-    alone = [ask(open_llama(hybrid), prompt, 40).ids for prompt in prompts]
-    texts = [[*prompt, *ids] for prompt, ids in zip(prompts, alone)]
-    texts[1][6::3] = [3 + (token - 2) % 29 for token in texts[1][6::3]]
-    begun = {tuple(text[:2]): text for text in texts}
-    drafter = Scripted(lambda tokens, limit: begun[tuple(tokens[:2])][len(tokens) :][:limit])
-    models = Models(str(hybrid), drafter, "none", n_threads=1, n_threads_batch=1)
-    runs = ask_at_once(models, prompts, [40] * 3, length="fixed:5", first=1)
-    assert [run.tokens[len(prompt) :] for run, prompt in zip(runs, prompts)] == alone
-    assert runs[0].tally.accepted > 20
 
 
 _KEPT = "lfm2 lfm2moe qwen35 qwen35moe qwen4exp nemotron_h nemotron_h_moe bailingmoe3 kimi-k3 deepseek4 glm5-next"

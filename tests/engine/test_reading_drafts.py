@@ -1,9 +1,6 @@
 """EAGLE-3 and DFlash, which read the target's states: they draft what a forward pass in numpy drafts, whatever came before."""
 
-from contextlib import closing
 from itertools import count
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,14 +8,11 @@ from helpers import tiny, tiny_dflash, tiny_eagle
 from helpers.answers import GREEDY, Diary, ask, check_four_at_once, counters, drafted
 
 from pyspec.engine.assembly import Assembly, choose_parts
-from pyspec.engine.contexts import Contexts, Layout, Models
-from pyspec.engine.handle import Gate, Role
-from pyspec.engine.models import SideOptions
+from pyspec.engine.contexts import Layout
+from pyspec.engine.handle import Role
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.gguf.kinds import States
-from pyspec.sampling.options import MAX_DRAFT
-from pyspec.sampling.verification import Strict
 
 PROMPT = b"abcabdabe"
 EAGLE_FORMS = {
@@ -95,6 +89,14 @@ def test_to_the_end_of_the_context(open_llama, make, target, kind):
     assert ours.ids == theirs.ids
     assert ours.finish_reason == "context"
     assert len(llm.session.tokens) >= 256
+
+
+@pytest.mark.parametrize("layout", [Layout(1024), Layout(1024, 256)])
+@pytest.mark.parametrize(("kind", "form"), [
+    ("eagle3", {}), ("dflash", {}), ("dflash", DFLASH_FORMS["dspark-sure"]),
+], ids=["eagle3", "dflash", "dspark"])  # fmt: skip
+def test_four_sequences(open_llama, make, target, kind, form, layout):
+    check_four_at_once(open_llama, target, make(kind, **form), layout=layout)
 
 
 @pytest.mark.parametrize(("kind", "form", "error", "words"), [
@@ -191,31 +193,6 @@ def test_cancel_leaves_it_right(open_llama, make, target, after):
     check(llm, "eagle3", draft, target)
 
 
-def test_several_sequences_draft_as_each_alone(open_llama, make, target):
-    draft = make()
-    models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1)
-    layout = Layout(512, each=0)
-    with closing(models), closing(Contexts(models, 4, 128, layout, SideOptions())) as contexts:
-        engine = contexts.engine
-        texts = [models.target.tokenize(t, add_bos=False) for t in (b"abcabdabe", b"abcabdx", b"z")]
-        engine.set_tokens(1, texts[0])
-        engine.verify([(1, 6, -1)])
-        engine.copy_prefix(1, 2, 6)
-        for seq, text in enumerate(texts, 1):
-            engine.set_tokens(seq, text)
-        work = [(seq, 0, 0) for seq in (1, 2, 3)]
-        engine.verify(work)
-        for seq, text in enumerate(texts, 1):
-            verdict = engine.accept(seq, 0, Gate(Strict(), False))
-            text.append(verdict.token[0])
-        engine.set_stop([0.0], None)
-        engine.draft([1, 2, 3], [5, 3, 4])
-        for seq, text, n in zip((1, 2, 3), texts, (5, 3, 4)):
-            view = engine.drafted(seq)
-            assert list(view.token[0 : view.n]) == tiny_eagle.Draft(draft, target).draft(text, n)[0]
-        assert engine.held(Role.DRAFT, 1) <= len(texts[0]) + MAX_DRAFT
-
-
 @pytest.mark.parametrize(("arch", "layers"), [("qwen35", (0, 2, 4)), ("lfm2", (1, 2, 3))])
 def test_on_a_hybrid_target(open_llama, make, tmp_path, arch, layers):
     """The text is the target's, and drafts after many rounds are those of a session that reads the text afresh.
@@ -247,16 +224,6 @@ def test_a_target_that_is_freed_first_takes_its_engine_off(make, target):
     assembly.close()
 
 
-def test_auto_takes_what_was_made_for_the_target(open_llama, make, target, monkeypatch):
-    entry = SimpleNamespace(name=str(make()))
-    monkeypatch.setattr("pyspec.engine.assembly.offers_for", lambda *_: [entry])
-    monkeypatch.setattr("pyspec.engine.assembly.cached", lambda each: Path(each.name))
-    monkeypatch.setattr("pyspec.engine.assembly.drafts_here", lambda _: iter(()))
-    llm = open_llama(target, draft="auto")
-    assert llm.assembly.names[0].startswith("lookup+eagle")
-    assert llm.assembly.loop.draft_model
-
-
 # -- DFlash and DSpark -------------------------------------------------------------------------------------------------
 
 
@@ -271,13 +238,6 @@ def test_a_block_is_one_decode(open_llama, make, target, form):
     most = tiny_dflash.BLOCK - (0 if "dspark" in form else 1)
     assert len(drafted(llm, 20)[0]) == most
     assert counters(engine).decodes[Role.DRAFT] == before + 1
-
-
-@pytest.mark.parametrize("layout", [Layout(1024), Layout(1024, 256)])
-@pytest.mark.parametrize("form", ["own", "dspark-sure"])
-def test_four_sequences(open_llama, make, target, form, layout):
-    draft = make("dflash", **DFLASH_FORMS[form])
-    check_four_at_once(open_llama, target, draft, layout=layout)
 
 
 def test_how_sure_it_is_stops_it(open_llama, make, target):
@@ -299,24 +259,3 @@ def test_how_sure_it_is_stops_it(open_llama, make, target):
     view = engine.drafted(0)
     assert list(view.token[0 : view.n]) == tokens[: view.n]
     assert view.n == 3
-
-
-def test_auto_finds_it_beside_its_model(open_llama, make, tmp_path, monkeypatch, own_cache):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    model = tiny.write(tmp_path / "model.gguf", n_layer=40)
-    make("dflash", layers=[3, 99]).rename(tmp_path / "a-dflash.gguf")
-    tiny_dflash.write(tmp_path / "b-dspark-draft.gguf", markov=True, confidence=True)
-    llm = open_llama(model, draft="auto", trust=False)
-    assert llm.assembly.names[0] == "lookup+b-dspark-draft"
-    assert "a-dflash" in llm.assembly.notes[0]
-
-
-def test_some_blocks_are_accepted_after_a_trial_with_the_target(
-    open_llama, make, target, own_cache
-):
-    draft = make("dflash", embeddings=False, head=False)
-    llm, accepted = open_llama(target, draft=draft, trust=False), 0
-    for text in (PROMPT, b"xyz", b"hello", b"good.day"):
-        ask(llm, llm.tokenize(text, add_bos=False), 60)
-        accepted += llm.last_speculation["accepted"]
-    assert accepted > 0

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from contextlib import closing, nullcontext
-from dataclasses import replace
 from itertools import product
 
 import llama_cpp
@@ -10,11 +9,8 @@ import numpy as np
 import pytest
 from helpers import tiny
 from helpers.answers import ask
-from helpers.twins import noise
 from measure.logits import top_two
 
-from pyspec.batch import Batch, Record, Settings
-from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.options import Speculation
 from pyspec.sampling.chain import build_chain
 from pyspec.sampling.options import NOISES, Sampling
@@ -112,84 +108,6 @@ def test_drafts_of_one_candidate_are_greedy(open_llama, tiny_target, tiny_draft,
         found = ask(llm, prompt, N_TOKENS, one, speculation=drafted)
         assert (found.ids, found.flags) == (cold.ids, cold.flags)
     assert "a" in cold.flags
-
-
-class Kept(FixedPolicy):
-    """Drafts a token a round, and keeps it and what the draft says of it, by its place in the text."""
-
-    def __init__(self, engine):
-        super().__init__(1)
-        self.engine, self.seen = engine, {}
-
-    def plan(self, places):
-        self.at = places[0].depth
-        return super().plan(places)
-
-    def choose(self, drafts):
-        if drafts[0].n:
-            self.seen[self.at] = self.engine.drafted(0).token[0], drafts[0].p[0]
-        return super().choose(drafts)
-
-
-def test_a_first_token_that_fills_top_p_is_drafted(open_llama, open_plain, tiny_target, tiny_draft):
-    """With its probability, as greedy drafts are; elsewhere drafts draw."""
-    llm, one = open_llama(tiny_target, draft=tiny_draft), drawn(1)
-    how = replace(one, top_p=0.3, temperature=2.0)
-    kept, prompt = Kept(llm.assembly.engine), prompts(1)[0]
-    text = [*prompt, *ask(llm, prompt, 60, how, policy=kept).ids]
-    draft = open_plain(tiny_draft, logits_all=True)
-    draft.eval(text)
-    alone = 0
-    for at, (token, p) in kept.seen.items():
-        row = np.array(draft.scores[at - 1], np.float64)
-        share = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
-        if share.max() > 0.301:
-            alone += 1
-            assert (token, p) == (row.argmax(), pytest.approx(share.max(), abs=1e-3))
-        elif share.max() < 0.299:
-            order = np.argsort(-share)[: how.top_k or None]
-            held = np.cumsum(share[order]) / share[order].sum()
-            ids = order[: np.searchsorted(held, how.top_p) + 1]
-            ids = ids[share[ids] >= how.min_p * share.max()].astype(np.int32)
-            noisy = row[ids] / how.temperature + noise(how.seed, at, ids)
-            assert token == ids[noisy.argmax()]
-    assert 0 < alone < len(kept.seen)
-
-
-@pytest.mark.parametrize("kind", ["none", "lookup", "model"])
-def test_no_neighbour_changes_a_text(tiny_target, tiny_draft, likely, plain, kind, count):
-    draft, ties = str(tiny_draft) if kind == "model" else kind, {}
-    options = {"n_ctx": 128, "n_threads": 1, "n_threads_batch": 1}
-    options["settings"] = Settings(max_tokens=N_TOKENS, raw=True)
-    for parallel, step in ((1, 1), (8, -1)):
-        with Batch(str(tiny_target), draft=draft, parallel=parallel, **options) as batch:
-            texts = {result.id: result.text for result in batch.run(records(count)[::step])}
-            tokens = [batch.target.detokenize([token]).decode() for token in range(32)]
-        for i, (ids, text) in enumerate(plain):
-            if texts[str(i)] != text:
-                at, rest = parted_text(texts[str(i)], ids, tokens)
-                others = likely(i, at, ids) - {ids[at]}
-                ties[parallel, i, at] = any(rest.startswith(tokens[each]) for each in others)
-    assert all(ties.values()), ties
-
-
-def parted_text(text, ids, tokens):
-    """The first token of `ids` that a text does not go on with, and what is left of the text there."""
-    for at, token in enumerate(ids):
-        if not text.startswith(tokens[token]):
-            return at, text
-        text = text[len(tokens[token]) :]
-    raise AssertionError(f"{text!r} follows the whole answer")
-
-
-def records(count):
-    made = []
-    for i, prompt in enumerate(prompts(count)):
-        how = drawn(i)
-        cut = {"top_k": 0, "top_p": 1.0, "min_p": how.min_p, **SHAPES[i % len(SHAPES)]}
-        asked = {"seed": how.seed, "temperature": how.temperature, **cut}
-        made.append(Record(id=str(i), tokens=prompt, **asked))
-    return made
 
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]

@@ -54,6 +54,8 @@ def test_an_answer_has_workers(llm, left):
     lambda llm: llm.create_completion("ab", max_tokens=4),
     lambda llm: list(llm.create_completion("ab", max_tokens=4, stream=True)),
     lambda llm: llm.eval([1, 2, 3]),
+    # measuring runs in the thread that loads a model, which answers no request in a server
+    lambda _: attention._measure(Heads(2, 2, 8, 8), [8], 2),
 ])  # fmt: skip
 def test_the_class_leaves_none(llm, left, work):
     assert left(lambda: work(llm)) == 0
@@ -71,11 +73,6 @@ def test_a_batch_leaves_none(tiny_target, left):
     with Batch(str(tiny_target), draft="none", parallel=2, n_ctx=64, n_threads=2) as batch:
         assert left(lambda: list(batch.run(["ab", "cd"]))) == 0
         assert left(batch.prepare) == 0
-
-
-def test_measuring_leaves_none(left):
-    """It runs in the thread that loads a model, which answers no request in a server."""
-    assert left(lambda: attention._measure(Heads(2, 2, 8, 8), [8], 2)) == 0
 
 
 def test_a_fork_does_not_wait_for_its_parents_workers(tiny_target):

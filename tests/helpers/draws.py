@@ -137,12 +137,6 @@ def possible(p):
     return np.flatnonzero(p > 0).tolist()
 
 
-def chances(path, sampling):
-    """Probabilities of the token after the prompt, and by that token those of the one behind it: [n_vocab] each."""
-    with says(path, sampling) as said:
-        return said(), {one: said(one) for one in possible(said())}
-
-
 def texts(path, sampling, n, letters=()):
     """Probabilities of the n tokens after the prompt, by those tokens."""
     found = {(): 1.0}
@@ -191,13 +185,6 @@ class Source:
             self._answer(runs, tokens)
             counts.update(tuple(run.tokens[len(PROMPT) :][:tokens]) for run in runs)
         return counts
-
-    def drafted_first(self, seed):
-        """The token that the draft proposes after the prompt."""
-        engine = self.contexts.engine
-        engine.couple(0, self._run(0, seed).coupling)
-        engine.draft([0], [1])
-        return engine.drafted(0).token[0]
 
     def _run(self, seq, seed):
         if self.chains[seq] is not None:

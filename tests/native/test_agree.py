@@ -43,20 +43,6 @@ def test_real_sizes(level, n):
     assert got[:4] == pytest.approx(agreement(draft, companion, drafted)[:4], rel=5e-6)
 
 
-def test_equal_rows_agree_fully(level):
-    row = random_row(5000)
-    _, [got] = c_agree(row[None], row[None].copy(), [17])
-    assert 1 - 2e-6 <= got[0] <= 1
-    assert got[1] == 1
-
-
-def test_disjoint_rows_do_not(level):
-    draft, companion = np.full((2, 100), -np.inf, np.float32)
-    draft[3], companion[4] = 1.0, 1.0
-    _, [got] = c_agree(draft[None], companion[None], [3])
-    assert got == pytest.approx((0, 0, 1, 0, 4), abs=1e-30)
-
-
 @pytest.mark.parametrize(("in_draft", "in_companion", "a"), [
     (-math.inf, 0.0, 1.0),
     (0.0, -math.inf, 0.0),

@@ -111,24 +111,6 @@ def test_as_much_as_fits_is_placed(in_child, kind, request):
         assert splits[0][0] == 0
 
 
-def test_cache_counts(in_child, eight_layers):
-    code = """
-path = sys.argv[2]
-llm, one = open_(path, 1 << 33, -1, n_ctx=1024)
-memory = 1.3 * one.most_used
-llm.close()
-counts = []
-for n_ctx in (1024, 16384):
-    llm, one = open_(path, memory, "auto", n_ctx=n_ctx)
-    counts.append(llm.model_params.n_gpu_layers)
-    llm.close()
-end(counts)
-"""
-    short, long = found_by(in_child, code, eight_layers)
-    assert short == 9
-    assert long < 9
-
-
 def test_two_devices_share(in_child, eight_layers):
     code = """
 path = sys.argv[2]
@@ -147,28 +129,6 @@ end([llm.model_params.n_gpu_layers, *both])
     assert layers > alone
     assert not refused
     assert min(first, second) > 0
-
-
-def test_draft_takes_what_is_left(in_child, eight_layers, tiny_draft):
-    code = """
-path, draft = sys.argv[2:]
-def layers(memory):
-    one, name = device(memory)
-    llm = SpeculativeLlama(path, draft=draft, n_gpu_layers="auto", devices=name, n_ctx=16384, trust=True, length="fixed:4")
-    llm.create_completion("abc", max_tokens=8, temperature=0)
-    found = [llm.model_params.n_gpu_layers, llm.assembly.placed[0][1], one.refused, llm.last_speculation["drafted"] > 0]
-    llm.close()
-    return found
-llm, one = open_(path, 1 << 33, -1)
-whole = one.most_used
-llm.close()
-end([layers(4 * whole), layers(1.15 * whole)])
-"""
-    roomy, tight = found_by(in_child, code, eight_layers, tiny_draft)
-    assert roomy == [9, 3, False, True]
-    assert tight[0] == 9
-    assert tight[1] < 3
-    assert tight[2:] == [False, True]
 
 
 def test_sequences_count(in_child, eight_layers):

@@ -3,27 +3,20 @@
 from offload.test_fit import found_by
 
 
-def test_draft_follows_the_target(in_child, eight_layers, tiny_draft):
-    code = """
-path, draft = sys.argv[2:]
-(first, a), (second, b) = device(1 << 32), device(1 << 32)
-llm = SpeculativeLlama(path, draft=draft, n_gpu_layers=-1, devices=b, trust=True, n_ctx=512)
-end([first.most_used, second.most_used > 0])
-"""
-    assert found_by(in_child, code, eight_layers, tiny_draft) == [0, True]
-
-
-def test_draft_has_a_device_of_its_own(in_child, eight_layers, tiny_draft):
+def test_draft_follows_the_target_or_has_a_device_of_its_own(in_child, eight_layers, tiny_draft):
     code = """
 path, draft = sys.argv[2:]
 (first, a), (second, b) = device(1 << 32), device(1 << 32)
 llm = SpeculativeLlama(path, draft="none", n_gpu_layers=-1, devices=a, trust=True, n_ctx=512)
 alone = first.most_used
 llm.close()
+llm = SpeculativeLlama(path, draft=draft, n_gpu_layers=-1, devices=a, trust=True, n_ctx=512)
+both = first.most_used
+llm.close()
 llm = SpeculativeLlama(path, draft=draft, n_gpu_layers=-1, devices=a, draft_devices=b, trust=True, n_ctx=512)
-end([first.most_used == alone, second.most_used > 0])
+end([both > alone, first.most_used == both, second.most_used > 0])
 """
-    assert found_by(in_child, code, eight_layers, tiny_draft) == [True, True]
+    assert found_by(in_child, code, eight_layers, tiny_draft) == [True, True, True]
 
 
 def test_shares_and_main_device_reach_the_draft(in_child, eight_layers, tiny_draft):
