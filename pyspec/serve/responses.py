@@ -288,6 +288,7 @@ class ResponsesBody(Body):
 
 _NAMES = {"reasoning": "rs", "content": "msg", "call": "fc"}
 _PARTS = {"reasoning": "reasoning_text", "content": "output_text"}
+_BESIDE: dict[str, Any] = {"content": {"logprobs": []}}  # what is sent beside a block's text
 
 
 class ResponseWriter:
@@ -355,8 +356,8 @@ class ResponseWriter:
         return {**made, "type": "message", "role": "assistant", "content": content}
 
     def _part(self, block: AnswerBlock) -> dict[str, Any]:
-        part = {"type": _PARTS[block.kind], "text": block.text}
-        return part if block.kind == "reasoning" else {**part, "annotations": [], "logprobs": []}
+        part = {"type": _PARTS[block.kind], "text": block.text, **_BESIDE.get(block.kind, {})}
+        return part if block.kind == "reasoning" else {**part, "annotations": []}
 
     # -- as events ---------------------------------------------------------------------------------
 
@@ -392,14 +393,12 @@ class ResponseWriter:
             yield self.event("response.content_part.added", **self._place(block), part=part)
 
     def _more(self, block: AnswerBlock, text: str) -> Iterator[dict[str, Any]]:
-        place = self._place(block)
-        if block.kind == "call":
-            if self._tool(block).kind == "function":  # others are sent once their JSON is whole
-                yield self.event("response.function_call_arguments.delta", **place, delta=text)
-        elif block.kind == "reasoning":
-            yield self.event("response.reasoning_text.delta", **place, delta=text)
-        else:
-            yield self.event("response.output_text.delta", **place, delta=text, logprobs=[])
+        said = {**self._place(block), "delta": text}
+        if block.kind != "call":
+            kind = f"response.{_PARTS[block.kind]}.delta"
+            yield self.event(kind, **said, **_BESIDE.get(block.kind, {}))
+        elif self._tool(block).kind == "function":  # others are sent once their JSON is whole
+            yield self.event("response.function_call_arguments.delta", **said)
 
     def _end(self, block: AnswerBlock) -> Iterator[dict[str, Any]]:
         place, item = self._place(block), self._item(block)
@@ -411,11 +410,8 @@ class ResponseWriter:
             named = {"name": item["name"], "arguments": block.text}
             yield self.event("response.function_call_arguments.done", **place, **named)
         elif block.kind != "call":
-            part = self._part(block)
-            done = {**place, "text": block.text}
-            if block.kind == "content":
-                done["logprobs"] = []
-            yield self.event(f"response.{part['type']}.done", **done)
+            part, done = self._part(block), {"text": block.text, **_BESIDE.get(block.kind, {})}
+            yield self.event(f"response.{part['type']}.done", **place, **done)
             yield self.event("response.content_part.done", **place, part=part)
         yield self.event("response.output_item.done", output_index=block.index, item=item)
 

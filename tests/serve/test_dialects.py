@@ -120,12 +120,17 @@ def test_several_calls_where_one_must_be_are_refused_by_request_alone():
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 
 
-def test_clients_are_told_to_go_on_without_threads(server):
-    """By the code that their runner of tools looks for."""
-    asked = {"max_tokens": 4, "messages": TURN, "thread": {"type": "create"}}
-    error = ask(server, "/v1/messages", 400, **asked)["error"]
-    wanted = {"error_code": "thread_unsupported_request", "unsupported": []}
-    assert error["details"] == wanted
+def test_the_runner_of_tools_goes_on_without_threads(server, anthropic_of):
+    """It knows by a code that there are none."""
+    anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
+
+    @anthropic.beta_tool
+    def look(place: str) -> str:
+        return place
+
+    messages = anthropic_of(server).beta.messages
+    runner = messages.tool_runner(model="tiny", max_tokens=4, messages=TURN, tools=[look])
+    assert next(iter(runner)).role == "assistant"
 
 
 @pytest.mark.parametrize(("path", "headers"), [
