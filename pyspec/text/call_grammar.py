@@ -16,7 +16,7 @@ from pyspec.text.calls import BareCalls, CallForm, NamedCalls, ObjectCalls
 from pyspec.text.notation import MARKS, Notation, Start
 from pyspec.text.parts import properties_of
 from pyspec.text.stream import any_of
-from pyspec.text.tagged import QUOTE, GemmaCalls, TaggedCalls, types_of
+from pyspec.text.tagged import TaggedCalls, types_of
 
 Functions = Mapping[str, Any]  # schemas of parameters by function name, as of `tool_schema`
 TokenOf = Callable[[str], int | None]  # returns the token of a mark, None if it is not a single one
@@ -141,7 +141,7 @@ class AnswerGrammar:
             return self._named(form, functions)
         if isinstance(form, TaggedCalls):
             return self._tagged(form, functions)
-        return (self._gemma if isinstance(form, GemmaCalls) else self._python)(form, functions)
+        return self._python(form, functions)
 
     def _each(self, functions: Functions, write: Callable[[str, Any, int], str]) -> str:
         """Return an expression for a call of any function. write: makes one from a name, a schema and its number."""
@@ -185,13 +185,34 @@ class AnswerGrammar:
                 head += f" {_IDS[sign]} {self._marks(behind.replace('NAME', name), form.marks)}"
             fenced = form.behind and form.behind in form.written
             fence = literal(f"\n{form.behind}") if fenced else ""
-            arguments = self._rule(f"args{i}", json_expression(schema))
-            return f"{head} {arguments} {fence} {self._mark(form.close)}"
+            made = self._quoted(form.quote, schema, i) if form.quote else json_expression(schema)
+            return f"{head} {self._rule(f'args{i}', made)} {fence} {self._mark(form.close)}"
 
         call = self._each(functions, write)
         calls = self._several(call, _NEWLINE)
         begin, end = map(self._mark, form.section)
         return f"{begin} {_NEWLINE} {calls} {_NEWLINE} {end}" if begin else calls
+
+    def _quoted(self, mark: str, schema: Any, i: int) -> str:
+        """Return an expression for the i-th function's object whose texts are between marks and whose keys are bare."""
+        text = self._rule("text", f"{self._mark(mark)} {self._until(mark)}")
+        pair = self._rule("pair", '( text | /[a-zA-Z_][a-zA-Z0-9_]*/ ) ":" value')
+        self._rule("object", f'"{{" ( {pair} ( "," {pair} )* )? "}}"')
+        self._rule("list", '"[" ( value ( "," value )* )? "]"')
+        self._rule("number", r"/-?[0-9]+(\.[0-9]+)?/")
+        self._rule("value", f'{text} | object | list | number | "true" | "false" | "null"')
+        rules = {
+            "string": "text", "integer": "number", "number": "number", "array": "list", "object": "object",
+            "boolean": '( "true" | "false" )', "null": '"null"',
+        }  # fmt: skip
+
+        def argument(key: str, schema: Any) -> str:
+            types = types_of(schema) & rules.keys()
+            values = " | ".join(rules[kind] for kind in sorted(types)) or "value"
+            return f"{literal(key + ':')} ( {values} )"
+
+        pairs = self._arguments(f"pairs{i}", schema, argument, between='","')
+        return f'"{{" {pairs} "}}"'
 
     def _in_channels(self, functions: Functions) -> str:
         def write(name: str, schema: Any, _i: int) -> str:
@@ -227,9 +248,7 @@ class AnswerGrammar:
         def argument(key: str, schema: Any) -> str:
             types = types_of(schema)
             text = not types or "string" in types
-            ends = (
-                form.text_key if text and form.text_key else form.key_ends[-1 if text else -2 :][0]
-            )
+            ends = (text and form.text_key) or form.key_ends[-1 if text else -2 :][0]
             first = f"{self._mark(form.key_open)} {literal(key)} {self._mark(ends)} {_NEWLINE} {self._mark(form.value_open)}"
             values = schema.get("enum")
             if text and isinstance(values, list) and all(isinstance(v, str) for v in values):
@@ -241,44 +260,17 @@ class AnswerGrammar:
             return f"{first} {value} {_NEWLINE}"
 
         def write(name: str, schema: Any, i: int) -> str:
-            ends = literal(form.name_close) if form.name_close.strip() else ""
-            head = f"{self._mark(form.name_open)} {literal(name)} {ends} {_NEWLINE}"
+            ends = literal(form.name_end) if form.name_end.strip() else ""
+            head = f"{self._mark(form.open)} {literal(name)} {ends} {_NEWLINE}"
             arguments = self._arguments(f"args{i}", schema, argument)
-            return f"{head} {arguments} {self._mark(form.call_close)}"
+            return f"{head} {arguments} {self._mark(form.close)}"
 
         call = self._each(functions, write)
-        if not form.open:
-            return self._several(call, _NEWLINE)
-        last = self._mark(form.close) if form.close != form.call_close else ""
-        space = _NEWLINE if form.name_open else ""
-        one = self._rule("one", f"{self._mark(form.open)} {space} {call} {_NEWLINE} {last}")
-        return self._several(one, _NEWLINE)
-
-    def _gemma(self, form: CallForm, functions: Functions) -> str:
-        quote = self._mark(QUOTE)
-        text = self._rule("text", f"{quote} {self._until(QUOTE)}")
-        pair = self._rule("pair", '( text | /[a-zA-Z_][a-zA-Z0-9_]*/ ) ":" value')
-        self._rule("object", f'"{{" ( {pair} ( "," {pair} )* )? "}}"')
-        self._rule("list", '"[" ( value ( "," value )* )? "]"')
-        self._rule("number", r"/-?[0-9]+(\.[0-9]+)?/")
-        self._rule("value", f'{text} | object | list | number | "true" | "false" | "null"')
-        rules = {
-            "string": "text", "integer": "number", "number": "number", "array": "list", "object": "object",
-            "boolean": '( "true" | "false" )', "null": '"null"',
-        }  # fmt: skip
-
-        def argument(key: str, schema: Any) -> str:
-            types = types_of(schema) & rules.keys()
-            values = " | ".join(rules[kind] for kind in sorted(types)) or "value"
-            return f"{literal(key + ':')} ( {values} )"
-
-        def write(name: str, schema: Any, i: int) -> str:
-            arguments = self._arguments(f"args{i}", schema, argument, between='","')
-            return f'{literal(f"call:{name}" + "{")} {arguments} "}}"'
-
-        call = self._each(functions, write)
-        one = self._rule("one", f"{self._mark(form.opens[0])} {call} {self._mark(form.marks[1])}")
-        return self._several(one, _NEWLINE)
+        first, last = map(self._mark, form.section)
+        if first:
+            space = _NEWLINE if form.open else ""
+            call = self._rule("one", f"{first} {space} {call} {_NEWLINE} {last}")
+        return self._several(call, _NEWLINE)
 
     def _python(self, form: CallForm, functions: Functions) -> str:
         def argument(key: str, schema: Any) -> str:
@@ -289,4 +281,4 @@ class AnswerGrammar:
             return f"{literal(name + '(')} {arguments} {literal(')')}"
 
         calls = self._several(self._each(functions, write), '"," " "?')
-        return f'{self._mark(form.opens[0])} "[" {calls} "]" {self._mark(form.marks[1])}'
+        return f'{self._mark(form.open)} "[" {calls} "]" {self._mark(form.close)}'

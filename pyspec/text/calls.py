@@ -1,7 +1,7 @@
 """Tool calls whose arguments are one JSON object, and the interface of all forms of calls.
 
 The object has the name too (Hermes, Qwen, Llama 3, Mistral's lists, Command-R), or the name stands between marks before it
-(DeepSeek, Kimi, Mistral, Solar).
+(DeepSeek, Gemma, Kimi, Mistral, Solar).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from pyspec.text.parts import AnswerPart, encodable, object_of
@@ -84,20 +83,29 @@ class Calls:
         taken.clear()
 
 
+@dataclass(frozen=True)
 class CallForm(ABC):
     """How a family of models writes calls."""
 
+    open: str
+    close: str = ""  # with `open`: around one call, or a list of them; both may be empty
+    section: tuple[str, str] = ("", "")  # marks that may enclose all calls
     short_ids: bool = False  # see `Calls`
 
     @property
-    @abstractmethod
     def opens(self) -> tuple[str, ...]:
         """The marks that begin calls."""
+        return tuple(filter(None, (self.section[0], self.open)))
 
     @property
-    @abstractmethod
+    def inner(self) -> tuple[str, ...]:
+        """Marks inside a call."""
+        return ()
+
+    @property
     def marks(self) -> tuple[str, ...]:
         """All marks; they must be shown even if they are control tokens."""
+        return tuple(filter(None, (*self.section, self.open, self.close, *self.inner)))
 
     @abstractmethod
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
@@ -122,23 +130,12 @@ _ASIDE = ("type", "id", "tool_call_id")
 
 @dataclass(frozen=True)
 class ObjectCalls(CallForm):
-    """Objects between the marks `open` and `close`, which may be empty: one, several, or a list."""
+    """Objects between the marks: one, several, or a list."""
 
-    open: str
-    close: str = ""
     name: str = "name"  # the key of the function's name, as the family writes it
     arguments: str = "arguments"  # the key of the arguments
     listed: bool = False  # whether the family writes a list
     keyed: bool = False  # whether an object's only key is the function's name
-    short_ids: bool = False
-
-    @property
-    def opens(self) -> tuple[str, ...]:
-        return (self.open,)
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.open, self.close)))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         return (yield from read_objects(s, calls, self.close, keyed=self.keyed))
@@ -298,54 +295,47 @@ def read_arguments(s: Scanner, calls: Calls, name: str, call_id: str = "") -> Sc
     return True
 
 
-def read_several(
-    s: Scanner, mark: str, marks: tuple[str, str], read_one: Callable[[], Scan[bool]]
-) -> Scan[bool]:
-    """Read calls one by one after `mark`, which begins the first call or all of them.
-
-    marks: what begins each call, and what ends all of them; both may be empty.
-    """
-    begins = marks[0]
-    if begins and mark != begins and not (yield from s.after_space(begins)):
-        return False
-    while (yield from read_one()):
-        found = yield from s.after_space(*marks)
-        if not found or found != begins:
-            return True
-    return False
-
-
 @dataclass(frozen=True)
-class NamedCalls(CallForm):
-    """NAME and marks, then an object, between the marks `open` and `close`, which may be empty."""
+class MarkedCalls(CallForm):
+    """Calls one after the other, each between marks."""
 
-    open: str
-    close: str
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
+        if self.open and mark != self.open and not (yield from s.after_space(self.open)):
+            return False
+        while (yield from self.read_one(s, calls)):
+            found = yield from s.after_space(self.open, self.section[1])
+            if not found or found != self.open:
+                return True
+        return False
+
+    @abstractmethod
+    def read_one(self, s: Scanner, calls: Calls) -> Scan[bool]:
+        """Read a call behind `open`, with its closing mark."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedCalls(MarkedCalls):
+    """NAME and marks, then an object."""
+
     head: str  # pattern of the text between `open` and the object: `name`, perhaps `id`
     written: str  # a call up to its object, with NAME, # for a number and @ for an id
-    section: tuple[str, str] = ("", "")  # marks that may enclose all calls
     others: tuple[str, ...] = ()  # marks inside a call
     behind: str = ""  # text that may follow the object
+    quote: str = ""  # mark around the object's texts, if it is no JSON; its keys are bare then
     listed: bool = False  # whether a list of objects may follow `open` instead
-    short_ids: bool = False
 
     @property
-    def opens(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.section[0], self.open)))
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        return tuple(filter(None, (*self.section, self.open, self.close, *self.others)))
+    def inner(self) -> tuple[str, ...]:
+        return (*self.others, self.quote)
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         if self.listed:
             yield from s.space()
             if (yield from s.peek()) in ("[", "{"):
                 return (yield from read_objects(s, calls, ""))
-        ends = self.open, self.section[1]
-        return (yield from read_several(s, mark, ends, partial(self._read_one, s, calls)))
+        return (yield from super().read(s, calls, mark))
 
-    def _read_one(self, s: Scanner, calls: Calls) -> Scan[bool]:
+    def read_one(self, s: Scanner, calls: Calls) -> Scan[bool]:
         ends = tuple(filter(None, ("{", self.close)))
         head, end = yield from s.until(ends, keep=True)
         match = re.fullmatch(self.head, head.strip())
@@ -353,13 +343,11 @@ class NamedCalls(CallForm):
             return False
         found = match.groupdict()
         name = (found.get("name") or found.get("other") or "").strip()
-        call_id = found.get("id") or ""
-        if end == "{":
-            if not (yield from read_arguments(s, calls, name, call_id)):
-                return False
-        else:
-            calls.begin(name, call_id)
+        calls.begin(name, found.get("id") or "")
+        if end == self.close:
             calls.add("{}")
+        elif not (yield from read_json(s, calls.add, (self.quote or "'", '"'))):
+            return False
         yield from s.after_space(self.behind)
         yield from s.after_space(self.close)
         return calls.end()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pyspec.text.calls import BareCalls, CallForm, NamedCalls, ObjectCalls
-from pyspec.text.tagged import GemmaCalls, PythonCalls, TaggedCalls
+from pyspec.text.tagged import PythonCalls, TaggedCalls
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -115,9 +115,8 @@ HERMES = ObjectCalls("<tool_call>", "</tool_call>")
 MISTRAL_LIST = ObjectCalls("[TOOL_CALLS]", listed=True, short_ids=True)
 MISTRAL = NamedCalls(
     "[TOOL_CALLS]",
-    "",
-    r"(?P<name>[^\[\s]+)\s*(?:\[CALL_ID\](?P<id>[^\[]*))?(?:\[ARGS\])?",
-    "[TOOL_CALLS]NAME[ARGS]",
+    head=r"(?P<name>[^\[\s]+)\s*(?:\[CALL_ID\](?P<id>[^\[]*))?(?:\[ARGS\])?",
+    written="[TOOL_CALLS]NAME[ARGS]",
     others=("[CALL_ID]", "[ARGS]"),
     listed=True,
     short_ids=True,
@@ -128,9 +127,9 @@ _SEP = "<\uff5ctool\u2581sep\uff5c>"
 DEEPSEEK = NamedCalls(
     "<\uff5ctool\u2581call\u2581begin\uff5c>",
     "<\uff5ctool\u2581call\u2581end\uff5c>",
-    rf"(?:\w+{_SEP}(?P<name>[^\n{{]+?)\s*```(?:json)?|(?P<other>[^\n]+?){_SEP})",
-    f"<\uff5ctool\u2581call\u2581begin\uff5c>NAME{_SEP}",
-    section=("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"),
+    ("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"),
+    head=rf"(?:\w+{_SEP}(?P<name>[^\n{{]+?)\s*```(?:json)?|(?P<other>[^\n]+?){_SEP})",
+    written=f"<\uff5ctool\u2581call\u2581begin\uff5c>NAME{_SEP}",
     others=(_SEP,),
     behind="```",
 )
@@ -138,45 +137,53 @@ DEEPSEEK_FENCED = replace(DEEPSEEK, written=f"{DEEPSEEK.open}function{_SEP}NAME\
 KIMI = NamedCalls(
     "<|tool_call_begin|>",
     "<|tool_call_end|>",
-    r"(?P<id>(?:functions\.)?(?P<name>[^:\s]+)(?::\d+)?)\s*<\|tool_call_argument_begin\|>",
-    "<|tool_call_begin|>functions.NAME:#<|tool_call_argument_begin|>",
-    section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    head=r"(?P<id>(?:functions\.)?(?P<name>[^:\s]+)(?::\d+)?)\s*<\|tool_call_argument_begin\|>",
+    written="<|tool_call_begin|>functions.NAME:#<|tool_call_argument_begin|>",
     others=("<|tool_call_argument_begin|>",),
 )
 SOLAR = NamedCalls(
     "<|tool_call:begin|>",
     "<|tool_call:end|>",
-    r"(?P<id>[^<]*)<\|tool_call:name\|>(?P<name>[^<]+)<\|tool_call:args\|>",
-    "<|tool_call:begin|>#<|tool_call:name|>NAME<|tool_call:args|>",
-    section=("<|tool_calls|>", "<|calls|>"),
+    ("<|tool_calls|>", "<|calls|>"),
+    head=r"(?P<id>[^<]*)<\|tool_call:name\|>(?P<name>[^<]+)<\|tool_call:args\|>",
+    written="<|tool_call:begin|>#<|tool_call:name|>NAME<|tool_call:args|>",
     others=("<|tool_call:name|>", "<|tool_call:args|>"),
 )
+GEMMA = NamedCalls(
+    "<|tool_call>",
+    "<tool_call|>",
+    head=r"call:\s*(?P<name>[^\s<]+)",
+    written="<|tool_call>call:NAME",
+    quote='<|"|>',
+)
+PYTHON = PythonCalls("<|tool_call_start|>", "<|tool_call_end|>")
 
 
 def _functions(first: str, last: str, *, lines: bool) -> TaggedCalls:
     """`<function=NAME><parameter=KEY>VALUE</parameter></function>` between marks."""
     return TaggedCalls(
-        first, last, "<function=", ">", "<parameter=", (">",), "</parameter>", "</function>",
-        lines=lines,
+        "<function=", "</function>", (first, last), name_end=">",
+        key_open="<parameter=", key_ends=(">",), value_close="</parameter>", lines=lines,
     )  # fmt: skip
 
 
 def _keys(end: str = "") -> TaggedCalls:
     """`<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`. end: suffix of each tag's name."""
     return TaggedCalls(
-        f"<tool_call{end}>", f"</tool_calls{end}>" if end else "", "", f"<tool_sep{end}>" if end else "\n",
-        f"<arg_key{end}>", (f"</arg_key{end}>",), f"</arg_value{end}>", f"</tool_call{end}>",
-        value_open=f"<arg_value{end}>",
+        "", f"</tool_call{end}>", (f"<tool_call{end}>", f"</tool_calls{end}>" if end else ""),
+        name_end=f"<tool_sep{end}>" if end else "\n", key_open=f"<arg_key{end}>", key_ends=(f"</arg_key{end}>",),
+        value_open=f"<arg_value{end}>", value_close=f"</arg_value{end}>",
     )  # fmt: skip
 
 
 def _invokes(first: str, last: str, tag: str = "") -> TaggedCalls:
     """`<invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>` between marks. tag: prefix of the tags' names."""
-    text = '" string="true">'
+    text = '" string="true">' if tag else ""
     return TaggedCalls(
-        first, last, f'<{tag}invoke name="', '">', f'<{tag}parameter name="',
-        (text, '" string="false">', '">') if tag else ('">',),
-        f"</{tag}parameter>", f"</{tag}invoke>", text_key=text if tag else "",
+        f'<{tag}invoke name="', f"</{tag}invoke>", (first, last), name_end='">',
+        key_open=f'<{tag}parameter name="', key_ends=(text, '" string="false">', '">') if tag else ('">',),
+        value_close=f"</{tag}parameter>", text_key=text,
     )  # fmt: skip
 
 
@@ -188,8 +195,8 @@ _DSML = "\uff5cDSML\uff5c"
 DSML = _invokes(f"<{_DSML}function_calls>", f"</{_DSML}function_calls>", _DSML)
 DSML_TOOLS = _invokes(f"<{_DSML}tool_calls>", f"</{_DSML}tool_calls>", _DSML)
 PARAMS = TaggedCalls(
-    "", "", '<function name="', '">', '<param name="', ('">',), "</param>", "</function>"
-)
+    '<function name="', "</function>", name_end='">', key_open='<param name="', key_ends=('">',), value_close="</param>"
+)  # fmt: skip
 
 _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     (("<|tool_calls_section_begin|>",), KIMI),
@@ -205,14 +212,15 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     (("<tool_call>", "<function="), QWEN_CODER),
     (("<tool_call>", "<arg_key>"), GLM),
     ((":opensource", "<arg_key"), _keys(":opensource")),
-    (("<|tool_call>call:",), GemmaCalls()),
+    (("<|tool_call>call:",), GEMMA),
     (("<tool_calls>",), ObjectCalls("<tool_calls>", "</tool_calls>", listed=True)),
     (("<tool_call>",), HERMES),
     (("<TOOLCALL>",), ObjectCalls("<TOOLCALL>", "</TOOLCALL>", listed=True)),
-    (("<|tool_call_start|>",), PythonCalls()),
-    (("<|tool_list_start|>",), PythonCalls()),
-    (("List of tools: [", "<|im_start|>"), PythonCalls()),
-    (("<|START_ACTION|>",), ObjectCalls("<|START_ACTION|>", "<|END_ACTION|>", "tool_name", "parameters", listed=True)),
+    (("<|tool_call_start|>",), PYTHON),
+    (("<|tool_list_start|>",), PYTHON),
+    (("List of tools: [", "<|im_start|>"), PYTHON),
+    (("<|START_ACTION|>",), ObjectCalls(
+        "<|START_ACTION|>", "<|END_ACTION|>", name="tool_name", arguments="parameters", listed=True)),
     (("<|tools_prefix|>",), ObjectCalls("<|tools_prefix|>", "<|tools_suffix|>", listed=True, keyed=True)),
     (("<|tool_call:begin|>",), SOLAR),
     (("<|tool_call|>",), ObjectCalls("<|tool_call|>", listed=True)),

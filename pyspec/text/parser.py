@@ -67,64 +67,6 @@ _TO, _IN = re.compile(r"\bto=([^\s<]+)"), re.compile(r"<\|channel\|>\s*(\w+)")
 _UNFINISHED = re.compile(r"[\w .=]{0,80}(?:<\|channel\|>[\w .=]{0,80})?(?:<\|constrain\|>\w{0,9})?")
 
 
-class ChannelReader:
-    """Reads an answer message by message."""
-
-    def __init__(
-        self, s: Scanner, content: TrimmedText, reasoning: TrimmedText, calls: Calls
-    ) -> None:
-        self._s, self._content, self._reasoning, self._calls = s, content, reasoning, calls
-        self.is_thinking = False
-
-    def read(self) -> Scan[None]:
-        """Read to the end of the answer. Text outside messages is content, and so is an invalid header."""
-        s = self._s
-        mark = yield from s.accept(*_HEADS)
-        while True:
-            if not mark:
-                mark = yield from s.copy((*MARKS[:3], *ENDS), self._content.add)
-            if not mark:
-                return
-            if mark not in ENDS:
-                yield from self._message(mark)
-            mark = ""
-
-    def _message(self, mark: str) -> Scan[None]:
-        s = self._s
-        s.taken, self.is_thinking = [mark], False
-        head, end = ("", MESSAGE) if mark == MESSAGE else (yield from s.until((MESSAGE, *ENDS)))
-        header = mark + head
-        if end != MESSAGE:
-            taken, s.taken = "".join(s.taken), None
-            if end or not s.ended or not _UNFINISHED.fullmatch(head):
-                self._content.add(taken)
-            return
-        to, channel = _TO.search(header), _IN.search(header)
-        whom = to[1] if to else ""
-        name = whom.removeprefix("functions.")
-        if name and (name != whom or name in self._calls.functions):
-            yield from self._call(name)
-            return
-        s.taken = None
-        self.is_thinking = bool(channel and channel[1] == "analysis")
-        kind = self._reasoning if self.is_thinking else self._content
-        kind.renew()
-        if (yield from s.copy(ENDS, kind.add)):
-            self.is_thinking = False
-
-    def _call(self, name: str) -> Scan[None]:
-        s, calls = self._s, self._calls
-        yield from s.space()
-        whole = bool(calls.functions) and (yield from read_arguments(s, calls, name))
-        if whole and calls.end():
-            yield from s.after_space(*ENDS)
-        elif calls.is_open:
-            calls.abandon()
-        else:
-            self._content.add("".join(s.taken or ()))
-        s.taken = None
-
-
 class AnswerParser:
     """Splits an answer into parts while it streams in. It never raises: what cannot be parsed is content.
 
@@ -147,21 +89,13 @@ class AnswerParser:
         self._family = notation.calls if functions else None
         give, short = self._parts.append, notation.calls.short_ids
         self.calls = Calls(self._s, give, functions or {}, name, short_ids=short)
-        self._content = TrimmedText("content", give, ends=self._family is not None)
+        self._content = TrimmedText("content", give, ends=bool(functions))
         self._reasoning = TrimmedText("reasoning", give, ends=True)
         self._marks = notation.reasoning
-        self._inside = inside and notation.reasoning is not None
-        self._channels: ChannelReader | None = None
-        if notation.channels:
-            self._content.ends = bool(functions)
-            self._channels = ChannelReader(self._s, self._content, self._reasoning, self.calls)
-        self._reading = self._channels.read() if self._channels else self._read()
-        next(self._reading, None)
-
-    @property
-    def inside(self) -> bool:
+        self.inside = inside and notation.reasoning is not None
         """Whether the next text belongs to reasoning; at the end, whether the answer was cut inside it."""
-        return self._channels.is_thinking if self._channels else self._inside
+        self._reading = self._read_channels() if notation.channels else self._read()
+        next(self._reading, None)
 
     def push(self, text: str) -> list[AnswerPart]:
         """Return the parts that this text makes safe to show."""
@@ -191,7 +125,7 @@ class AnswerParser:
         ends = (*opens, *dropped, *(family.opens if family else ()))
         while mark := (yield from self._s.copy(ends, self._content.add)):
             if marks and mark in opens:
-                self._inside = True
+                self.inside = True
                 self._reasoning.renew()
                 yield from self._think(marks)
             elif family and mark in family.opens:
@@ -203,15 +137,16 @@ class AnswerParser:
         if self._marks:
             space = yield from s.space()
             opened = yield from s.accept(*self._marks.open)
-            if self._inside or opened:
-                self._inside = True
+            if self.inside or opened:
+                self.inside = True
                 self._reasoning.renew()
                 yield from self._think(self._marks)
             else:
                 self._content.add(space)
         if self._family:
             s.taken = [self._content.hold()]
-            self._end_calls((yield from self._family.begin(s, self.calls)))
+            whole = yield from self._family.begin(s, self.calls)
+            self._end_calls(whole, self._content)
 
     def _think(self, marks: Reasoning) -> Scan[None]:
         """Read reasoning up to its end, or to a call inside it."""
@@ -224,7 +159,7 @@ class AnswerParser:
                 yield from self._call(family, mark, self._reasoning)
                 if self.calls.begun == count:
                     continue
-            self._inside = not mark
+            self.inside = not mark
             self._content.skip()
             return
 
@@ -233,17 +168,64 @@ class AnswerParser:
         self._s.taken = [place.hold(), mark]
         count = self.calls.begun
         whole = yield from family.read(self._s, self.calls, mark)
-        self._end_calls(whole, place if self.calls.begun == count else self._content)
+        self._end_calls(whole, place if self.calls.begun == count else None)
 
-    def _end_calls(self, whole: bool, place: TrimmedText | None = None) -> None:
+    def _end_calls(self, whole: bool, place: TrimmedText | None) -> None:
+        """Close what was read as calls. place: where the text goes if it holds no call; None if it holds some."""
         s, calls = self._s, self.calls
         if calls.is_open:
             calls.abandon()
-        elif whole:
+        elif whole or place is None:
             self._content.skip()
         left, s.taken = "".join(s.taken or ()), None
         if not whole:
             (place or self._content).add(left)
+
+    # -- channels ------------------------------------------------------------------------------------------------------
+
+    def _read_channels(self) -> Scan[None]:
+        """Read messages to the end of the answer. Text outside them is content, and so is an invalid header."""
+        mark = yield from self._s.accept(*_HEADS)
+        while True:
+            if not mark:
+                mark = yield from self._s.copy((*MARKS[:3], *ENDS), self._content.add)
+            if not mark:
+                return
+            if mark not in ENDS:
+                yield from self._message(mark)
+            mark = ""
+
+    def _message(self, mark: str) -> Scan[None]:
+        s = self._s
+        s.taken, self.inside = [mark], False
+        head, end = ("", MESSAGE) if mark == MESSAGE else (yield from s.until((MESSAGE, *ENDS)))
+        header = mark + head
+        if end != MESSAGE:
+            taken, s.taken = "".join(s.taken), None
+            if end or not s.ended or not _UNFINISHED.fullmatch(head):
+                self._content.add(taken)
+            return
+        to, channel = _TO.search(header), _IN.search(header)
+        whom = to[1] if to else ""
+        name = whom.removeprefix("functions.")
+        if name and (name != whom or name in self.calls.functions):
+            yield from self._call_to(name)
+            return
+        s.taken = None
+        self.inside = bool(channel and channel[1] == "analysis")
+        kind = self._reasoning if self.inside else self._content
+        kind.renew()
+        if (yield from s.copy(ENDS, kind.add)):
+            self.inside = False
+
+    def _call_to(self, name: str) -> Scan[None]:
+        s, calls = self._s, self.calls
+        yield from s.space()
+        known = bool(calls.functions)
+        whole = known and (yield from read_arguments(s, calls, name)) and calls.end()
+        if whole:
+            yield from s.after_space(*ENDS)
+        self._end_calls(whole, self._content)
 
 
 def joined(parts: list[AnswerPart]) -> list[AnswerPart]:

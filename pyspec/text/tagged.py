@@ -1,7 +1,6 @@
 """Tool calls that are no JSON objects.
 
-Qwen3-Coder, GLM, Seed-OSS, MiniMax and DeepSeek 3.2 have a tag for each argument. Gemma 4 writes almost-JSON, and LFM2
-calls as in Python.
+Qwen3-Coder, GLM, Seed-OSS, MiniMax and DeepSeek 3.2 have a tag for each argument. LFM2 calls as in Python.
 """
 
 from __future__ import annotations
@@ -9,10 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from pyspec.text.calls import CallForm, Calls, read_python, read_several
+from pyspec.text.calls import CallForm, Calls, MarkedCalls, read_python
 from pyspec.text.parts import properties_of
 from pyspec.text.stream import Scan, Scanner, json_inside, read_json
 
@@ -26,39 +24,26 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class TaggedCalls(CallForm):
+@dataclass(frozen=True, kw_only=True)
+class TaggedCalls(MarkedCalls):
     """A name, then each argument between tags."""
 
-    open: str
-    close: str  # with `open`: around one call, or around several
-    name_open: str
-    name_close: str  # with `name_open`: around the function's name
+    name_end: str  # ends the function's name, which `open` begins
     key_open: str
     key_ends: tuple[str, ...]  # what may end an argument's name, which `key_open` begins
     value_close: str  # with `value_open`: around an argument's value
-    call_close: str  # ends a call
     value_open: str = ""
     text_key: str = ""  # the one of `key_ends` that marks a value as text
     lines: bool = False  # whether a value stands on lines of its own
 
     @property
-    def opens(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.open, self.name_open)))
+    def inner(self) -> tuple[str, ...]:
+        return (self.key_open, *self.key_ends, self.value_open, self.value_close)
 
-    @property
-    def marks(self) -> tuple[str, ...]:
-        found = (self.open, self.close, self.name_open, self.key_open, *self.key_ends)
-        return tuple(filter(None, (*found, self.value_open, self.value_close, self.call_close)))
-
-    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        ends = self.name_open, self.close
-        return (yield from read_several(s, mark, ends, partial(self._read_one, s, calls)))
-
-    def _read_one(self, s: Scanner, calls: Calls) -> Scan[bool]:
+    def read_one(self, s: Scanner, calls: Calls) -> Scan[bool]:
         yield from s.space()
-        tags = self.key_open, self.call_close
-        name, end = yield from s.until((self.name_close, *tags))
+        tags = self.key_open, self.close
+        name, end = yield from s.until((self.name_end, *tags))
         name = name.strip()
         if not end or not name or any(c.isspace() or c in "<>{}" for c in name):
             return False
@@ -167,38 +152,12 @@ def _loosely(text: str) -> str:
     return ""
 
 
-QUOTE = '<|"|>'
-
-
-@dataclass(frozen=True)
-class GemmaCalls(CallForm):
-    """`<|tool_call>call:NAME{key:<|"|>text<|"|>,n:3}<tool_call|>`."""
-
-    opens = ("<|tool_call>",)
-    marks = (*opens, "<tool_call|>", QUOTE)
-
-    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        if not (yield from s.after_space("call:")):
-            return False
-        name, end = yield from s.until(("{",), keep=True)
-        if not end or not name.strip():
-            return False
-        calls.begin(name.strip())
-        if not (yield from read_json(s, calls.add, (QUOTE, '"'))):
-            return False
-        yield from s.after_space(self.marks[1])
-        return calls.end()
-
-
 @dataclass(frozen=True)
 class PythonCalls(CallForm):
-    """`<|tool_call_start|>[NAME(key='text', n=3)]<|tool_call_end|>`, or objects between these marks."""
-
-    opens = ("<|tool_call_start|>",)
-    marks = (*opens, "<|tool_call_end|>")
+    """`[NAME(key='text', n=3)]` between the marks."""
 
     def spoken(self, functions: Sequence[Mapping[str, Any]]) -> list[str]:
-        return [self.marks[0], f"[{', '.join(map(_as_python, functions))}]", self.marks[1]]
+        return [self.open, f"[{', '.join(map(_as_python, functions))}]", self.close]
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         yield from s.after_space("[")
@@ -209,7 +168,7 @@ class PythonCalls(CallForm):
             if not (yield from s.after_space(",")):
                 break
         yield from s.accept("]")
-        yield from s.after_space(self.marks[1])
+        yield from s.after_space(self.close)
         return True
 
 

@@ -174,6 +174,7 @@ OTHERS: dict[str, list[Example]] = {
         ("whom in front", f'{_NEXT} to=functions.weather{_COMMENT} json<|message|>{{"city": "Paris"}}<|call|>', "", [PARIS]),
         ("whom first of all", f' to=functions.weather{_COMMENT} json<|message|>{{"city": "Paris"}}<|call|>', "", [PARIS]),
         ("text before it", f"{_COMMENT}<|message|>I look.<|end|>{_NEXT}{_gpt_oss(*NOW, 0)}", "I look.", [NOW]),
+        ("a line behind it", f"{_gpt_oss(*PARIS, 0)}\n", "", [PARIS]),
         ("in the other channel", "<|channel|>analysis to=functions.now code<|message|>{}<|call|>", "", [NOW]),
         ("an answer", f"{_THOUGHT}{_NEXT}{_FINAL}It rains.<|return|>", "It rains.", []),
         ("cut in the header", f"{_THOUGHT}{_NEXT}{_COMMENT} to=functions.wea", "", []),
