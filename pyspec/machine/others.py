@@ -115,11 +115,14 @@ def owners_name(path: Path) -> str:
 
 
 def hub_file(path: Path) -> tuple[str, str, str] | None:
-    """Return repository, file and revision of a hub file in our cache, OWNER--REPO--REVISION--FILE; None for others."""
+    """Return repository, file and revision of a hub file in our cache, OWNER--REPO--REVISION--FILE; None for others.
+
+    In FILE, "--" stands for "/", and "==" for "--".
+    """
     parts = path.name.split("--", 3)
     if len(parts) < 4:
         return None
-    return f"{parts[0]}/{parts[1]}", parts[3].replace("--", "/"), parts[2]
+    return f"{parts[0]}/{parts[1]}", parts[3].replace("--", "/").replace("==", "--"), parts[2]
 
 
 def of_repo(repo: str, file: str, path: Path, origin: str, *aliases: str) -> LocalModel:

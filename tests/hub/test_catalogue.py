@@ -46,32 +46,23 @@ def hub():
         yield server
 
 
-def test_one_command_fetches_a_model_and_its_draft(hub, tmp_path):
-    done = pyspec(hub, tmp_path, "pull", "qwen3", "--draft")
-    said = done.stderr.splitlines()
-    assert said[0] == "qwen3:4b: Qwen/Qwen3-4B-GGUF:Q4_K_M, 2.50 GB, Apache-2.0"
-    assert said[-1] == "next: `pyspec chat -m qwen3:4b`"
-    assert pyspec(hub, tmp_path, "path", "qwen3").stdout == done.stdout
-    here = pyspec(hub, tmp_path, "list", "--here").stdout
-    assert "Qwen/Qwen3-4B-GGUF:Q4_K_M" in here
-    assert "Qwen/Qwen3-0.6B-GGUF:Q8_0" in here
-
-
-def test_without_the_option_the_draft_is_named(hub, tmp_path):
-    said = pyspec(hub, tmp_path, "pull", "qwen3").stderr
-    named = "its draft: Qwen/Qwen3-0.6B-GGUF:Q8_0 (0.64 GB, Apache-2.0); `pyspec models pull Qwen"
-    assert named in said
-    assert "Qwen3-0.6B" not in pyspec(hub, tmp_path, "list", "--here").stdout
-
-
-def test_what_is_here_is_not_fetched_again(hub, tmp_path):
+def test_a_model_is_fetched_once_and_its_draft_where_that_is_asked_for(hub, tmp_path):
     first = pyspec(hub, tmp_path, "pull", "qwen3")
+    said = first.stderr.splitlines()
+    assert said[0] == "qwen3:4b: Qwen/Qwen3-4B-GGUF:Q4_K_M, 2.50 GB, Apache-2.0"
+    named = "its draft: Qwen/Qwen3-0.6B-GGUF:Q8_0 (0.64 GB, Apache-2.0); `pyspec models pull Qwen"
+    assert named in first.stderr
     again = pyspec(hub, tmp_path, "pull", "qwen3", HF_ENDPOINT="http://127.0.0.1:9")
-    assert again.stdout == first.stdout
+    assert again.stdout == first.stdout == pyspec(hub, tmp_path, "path", "qwen3").stdout
     here, draft, after = again.stderr.splitlines()
     assert here == "qwen3:4b is here already, as Qwen/Qwen3-4B-GGUF:Q4_K_M"
     assert draft.startswith("its draft: Qwen/Qwen3-0.6B-GGUF:Q8_0")
-    assert after == "next: `pyspec chat -m qwen3:4b`"
+    assert after == said[-1] == "next: `pyspec chat -m qwen3:4b`"
+    assert "Qwen3-0.6B" not in pyspec(hub, tmp_path, "list", "--here").stdout
+    pyspec(hub, tmp_path, "pull", "qwen3", "--draft")
+    here = pyspec(hub, tmp_path, "list", "--here").stdout
+    assert "Qwen/Qwen3-4B-GGUF:Q4_K_M" in here
+    assert "Qwen/Qwen3-0.6B-GGUF:Q8_0" in here
 
 
 def test_what_is_not_here_says_how_to_get_it():

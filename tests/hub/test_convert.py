@@ -14,20 +14,14 @@ from pyspec.machine.child import ChildExit
 
 
 @pytest.mark.parametrize(("kind", "made"), [("q8_0", "Q8_0"), ("bf16", "BF16"), ("q4_0", "Q4_0")])
-def test_conversion_has_the_type(kind, made, shop):
-    types = read_header(convert(shop.entry(), kind)).tensor_types()
-    assert types[made] >= 7
-
-
-def test_conversion_is_found_by_its_name(shop):
-    made = convert(shop.entry(), "q8_0")
-    assert resolve("toy-q8_0") == made
-
-
-def test_record_says_what_was_done(shop, tiny_bytes):
-    record = read_provenance(convert(shop.entry(), "q8_0"))
+def test_conversion_has_the_type_a_name_and_a_record(kind, made, shop, tiny_bytes):
+    path = convert(shop.entry(), kind)
+    assert read_header(path).tensor_types()[made] >= 7
+    assert resolve(f"toy-{kind}") == path
+    record = read_provenance(path)
     assert (record.source, record.source_sha256) == ("toy", sha(tiny_bytes))
-    assert "requantised from toy.gguf to q8_0" in record.note
+    assert f"requantised from toy.gguf to {kind}" in record.note
+    assert known_as(path, shop.manifest).name == "toy"
 
 
 def test_second_conversion_starts_no_child(shop, monkeypatch):
@@ -47,11 +41,6 @@ def test_conversion_that_does_not_fit_counts_as_absent(fault, shop):
     else:
         record.write_text(record.read_text().replace('source_sha256":"', 'source_sha256":"0'))
     assert converted(shop.entry(), "q8_0") is None
-
-
-def test_conversion_counts_as_its_original(shop):
-    known = known_as(convert(shop.entry(), "q8_0"), shop.manifest)
-    assert known.name == "toy"
 
 
 def test_failed_conversion_leaves_nothing(shop, own_cache, monkeypatch):

