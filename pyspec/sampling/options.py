@@ -429,8 +429,6 @@ class Sampling(SamplerNumbers):
 # -- what a model's publisher suggests: `general.sampling.*` of a GGUF file, or the parameters that ollama keeps ----------
 
 _OF_FILE = {"temp": "temperature", "penalty_repeat": "repeat_penalty"}  # files' own keys
-_MEANINGLESS = {"penalty_last_n": 64, "repeat_last_n": 64, "mirostat": 0, "sequence": ""}
-"""What is not followed, and the value at which nothing is lost by that."""
 
 
 @dataclass(frozen=True)
@@ -438,7 +436,6 @@ class SuggestedSampling:
     """How a model's publisher would have it sampled."""
 
     values: Mapping[str, float] = field(default_factory=dict)  # by the names of `Sampling`'s fields
-    left: tuple[str, ...] = ()  # what is suggested too, and not followed
 
     def sentence(self, set_by_user: Collection[str] = ()) -> str:
         """Say what holds because the model suggests it; empty if nothing does. set_by_user: fields that the user has set."""
@@ -447,15 +444,13 @@ class SuggestedSampling:
             for name in SUGGESTED
             if name in self.values and name not in set_by_user
         ]
-        parts = [f"sampling as the model suggests: {' '.join(named)}"] if named else []
-        parts += [f"its {' and '.join(self.left)} cannot be followed"] if self.left else []
-        return "; ".join(parts)
+        return f"sampling as the model suggests: {' '.join(named)}" if named else ""
 
 
 def suggested_by(path: Path, name: str = "") -> SuggestedSampling:
     """Return what a model's file suggests; name: how the user called it, since several of ollama's models may share a file.
 
-    Values that are no numbers, or outside the range of their option, are named among those not followed.
+    Values that are no numbers, or outside the range of their option, are left out.
     """
     from pyspec.gguf.header import facts_of  # noqa: PLC0415 - --help reads no model's file
     from pyspec.machine.others import ollama_params  # noqa: PLC0415
@@ -464,13 +459,8 @@ def suggested_by(path: Path, name: str = "") -> SuggestedSampling:
     own = {} if facts is None else facts.sampling
     kept = ollama_params(path, name)
     found = {_OF_FILE.get(key, key): value for key, value in {**own, **kept}.items()}
-    values, left = dict[str, float](), list[str]()
-    for key, value in found.items():
-        if key in SUGGESTED and _is_usable(key, value):
-            values[key] = value
-        elif key in SUGGESTED or (key in _MEANINGLESS and value != _MEANINGLESS[key]):
-            left.append(key)
-    return SuggestedSampling(values, tuple(left))
+    usable = {name: found[name] for name in SUGGESTED if _is_usable(name, found.get(name))}
+    return SuggestedSampling(usable)
 
 
 def _is_usable(name: str, value: Any) -> bool:
