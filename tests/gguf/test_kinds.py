@@ -52,11 +52,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def test_all_kinds_are_tried():
-    assert set(KINDS) == set(PURPOSES)
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PURPOSES)
 def test_it_is_known_and_refused(tmp_path, kind):
     arch, tensors, options = KINDS[kind]
     path = write(tmp_path / "file.gguf", arch, *tensors, **options)
@@ -118,9 +114,8 @@ def test_the_page_has_every_architecture_with_heads():
     assert dict(rows) == SAYS
 
 
-@pytest.mark.parametrize("arch", sorted(ONE_HEAD | CHAINED_HEADS))
+@pytest.mark.parametrize("arch", sorted((ONE_HEAD | CHAINED_HEADS) - NO_STATES))
 def test_what_runs_is_what_the_page_says(arch, tmp_path):
     path = write(tmp_path / "model.gguf", arch, "blk.0.attn_norm.weight", HEAD, heads=1)
-    runs = SAYS[arch].startswith("runs")
-    assert has_head(path) == runs
-    assert bool(unused_heads(path) or why_plain(path)) != runs
+    assert has_head(path)
+    assert unused_heads(path) == why_plain(path) == ""

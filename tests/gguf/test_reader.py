@@ -47,20 +47,15 @@ Q = struct.Struct("<Q").pack
 
 BROKEN: dict[str, tuple[Change, str]] = {
     "magic": (put(magic=b"GGML"), "not a GGUF"),
-    "version 0": (put(version=0), "not a GGUF"),
     "version 1": (put(version=1), "version is 1"),
     "version 4": (put(version=4), "version is 4"),
-    "version 99": (put(version=99), "version is 99"),
     "big-endian": (put(version=3 << 24), "big-endian"),
     "n_kv -1": (put(n_kv=2**64 - 1), "number of metadata entries"),
-    "n_kv 2^60": (put(n_kv=2**60), "number of metadata entries"),
     "n_kv above the cap": (put(n_kv=4097), "number of metadata entries"),
     "n_kv one too many": (put(n_kv=15), "the name of tensor 0"),
     "n_tensors -1": (put(n_tensors=2**64 - 1), "number of tensors"),
-    "n_tensors 2^60": (put(n_tensors=2**60), "number of tensors"),
     "n_tensors above the cap": (put(n_tensors=65537), "number of tensors"),
     "key of 2^62 bytes": (raw_kv(Q(2**62)), "metadata key 14"),
-    "key past the end": (raw_kv(Q(2**20)), "metadata key 14"),
     "empty key": (raw_kv(string("") + U(U32) + U(1)), "key 14 is empty"),
     "duplicate key": (raw_kv(string("llama.block_count") + U(U32) + U(1)), "duplicate"),
     "string of 2^62 bytes": (raw_kv(string("x") + U(STR) + Q(2**62)), "'x' claims"),
@@ -69,7 +64,6 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "array of unknown type": (raw_kv(string("x") + U(ARR) + U(77) + Q(1)), "nested type 77"),
     "nested array": (raw_kv(string("x") + U(ARR) + U(ARR) + Q(1)), "nested type 9"),
     "array of 2^40 numbers": (raw_kv(string("x") + U(ARR) + U(U64) + Q(2**40)), "'x' reaches"),
-    "array of 2^64-1 numbers": (raw_kv(string("x") + U(ARR) + U(U64) + Q(2**64 - 1)), "'x'"),
     "array of 2^40 strings": (raw_kv(string("x") + U(ARR) + U(STR) + Q(2**40)), "'x' reaches"),
     "array with a string of 2^62": (
         raw_kv(string("x") + U(ARR) + U(STR) + Q(1) + Q(2**62)),
@@ -78,7 +72,6 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "alignment 0": (says("general.alignment", U32, 0), "power of two"),
     "alignment 3": (says("general.alignment", U32, 3), "power of two"),
     "alignment 8192": (says("general.alignment", U32, 8192), "power of two"),
-    "alignment 2^31": (says("general.alignment", U32, 2**31), "power of two"),
     "alignment of another type": (says("general.alignment", BOOL, 1), "power of two"),
     "tensor name of 64 bytes": (tensor(name="x" * 64), "64 bytes"),
     "tensor name twice": (tensor(name="token_embd.weight"), "two tensors"),
@@ -86,15 +79,12 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "dimension -1": (tensor(shape=(2**64 - 1,)), "dimension of"),
     "product of dimensions overflows": (tensor(shape=(2**32, 2**32)), "overflows"),
     "product wraps to 0": (tensor(shape=(2**16, 2**16, 2**16, 2**16)), "overflows"),
-    "bytes overflow": (tensor(shape=(2**62,)), "overflows"),
-    "nearly 2^63 bytes": (tensor(shape=(2**61 - 1,)), "overflows|file ends"),
     "more data than the file": (tensor(shape=(2**40,)), "overlap|file ends"),
     "retired tensor type": (tensor(type=4), "unknown type 4"),
     "future tensor type": (tensor(type=43), "unknown type 43"),
     "row not a multiple of the block": (tensor(type=12), "no multiple"),
     "offset not aligned": (tensor(offset=1), "not aligned"),
     "offset 2^64-32": (tensor(offset=2**64 - 32), "file ends before tensor 'output_norm"),
-    "offset past the end": (tensor(offset=2**40), "file ends before tensor 'output_norm"),
     "tensors overlap": (tensor(offset=0), "overlap"),
 }
 
@@ -109,7 +99,6 @@ def broken(folder, change):
 @pytest.mark.parametrize(("head", "named"), [
     (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs pointer.*git lfs pull"),
     (b"\n<!DOCTYPE html><html><body>Sign in</body></html>", "web page.*/resolve/"),
-    (b"<html>Sign in</html>\r\n", "web page.*/resolve/"),
     (b"PK\x03\x04" + bytes(40), "compressed file"),
     (struct.pack("<Q", 99) + b'{"__metadata__": {"format": "pt"}}', "safetensors"),
     (b"ordinary words, nothing else", "begins with b'ordi'"),
@@ -162,20 +151,17 @@ def test_header_cap_holds_in_large_sparse_files(element, count, named, tmp_path)
     assert peak_of_refusal(path, named) < 8 << 20
 
 
-@pytest.mark.parametrize("cut", range(64))
+@pytest.mark.parametrize("cut", [*range(64), 64 - 1e-9])
 def test_truncated_file_is_refused(cut, tmp_path, tiny, tiny_bytes):
     path = tmp_path / "cut.gguf"
-    path.write_bytes(tiny_bytes[: len(tiny_bytes) * cut // 64])
+    path.write_bytes(tiny_bytes[: int(len(tiny_bytes) * cut / 64)])
     data = parse_header(tiny).tensors[0].offset
-    named = "file ends before tensor" if path.stat().st_size > data else "past the end|not a GGUF"
+    named = (
+        "file ends before tensor.*models pull"
+        if path.stat().st_size > data
+        else "past the end|not a GGUF"
+    )
     with pytest.raises(ModelInvalid, match=named):
-        read_header(path)
-
-
-def test_last_byte_counts(tmp_path, tiny_bytes):
-    path = tmp_path / "cut.gguf"
-    path.write_bytes(tiny_bytes[:-1])
-    with pytest.raises(ModelInvalid, match=r"file ends before tensor 'blk.0.ffn_norm.*models pull"):
         read_header(path)
 
 
@@ -199,26 +185,19 @@ def test_unreadable_file(tiny, monkeypatch):
 
 
 def test_valid_file_is_read(tiny):
+    """Arrays on demand."""
     header = read_header(tiny)
     assert (header.version, header.architecture, header.vocab_size) == (3, "llama", 263)
     assert header.metadata["llama.block_count"] == 1
-    assert header.tensors[0].name == "token_embd.weight"
-    assert header.tensors[0].shape == (32, 263)
+    first, *_, last = header.tensors
+    assert (first.name, first.shape) == ("token_embd.weight", (32, 263))
     assert header.tensor_types() == {"F32": 11}
-    last = header.tensors[-1]
     assert last.offset + last.nbytes == tiny.stat().st_size
-
-
-def test_arrays_are_read_on_demand(tiny):
-    header = read_header(tiny)
     assert isinstance(header.metadata["tokenizer.ggml.tokens"], Array)
     assert list(header.array("tokenizer.ggml.tokens"))[:3] == [b"<unk>", b"<s>", b"</s>"]
     assert list(header.array("tokenizer.ggml.token_type"))[:4] == [2, 3, 3, 6]
-
-
-def test_array_of_a_scalar_is_a_key_error(tiny):
     with pytest.raises(KeyError):
-        read_header(tiny).array("llama.block_count")
+        header.array("llama.block_count")
 
 
 def test_version_2_and_alignments_are_read(tmp_path):
@@ -274,15 +253,11 @@ def test_fuzzed_header_raises_only_model_errors(edits, cut, tmp_path, tiny_bytes
     assert all(t.offset + t.nbytes <= header.file_size for t in header.tensors)
 
 
-def test_zero_size_tensors_are_no_overlap(tmp_path):
+def test_tensors_without_elements_or_dimensions(tmp_path):
+    """One number is no multiple of a block, and nothing overlaps nothing; both were found by random edits."""
     made = tiny_llama()
     made.tensors.insert(1, Tensor("empty", (0, 4)))
     assert read_header(broken(tmp_path, made)).tensors[1].nbytes == 0
-
-
-def test_a_quantised_tensor_without_dimensions_is_refused(tmp_path):
-    """One number is no multiple of a block; found by random edits."""
-    made = tiny_llama()
-    made.tensors.insert(1, Tensor("scalar", (), type=8))  # Q8_0
+    made.tensors[1] = Tensor("scalar", (), type=8)  # Q8_0
     with pytest.raises(ModelError, match="rows of 1"):
         read_header(broken(tmp_path, made))

@@ -21,12 +21,8 @@ def changed(at):
 
 PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
     "the same": ({}, {}, True),
-    "padded": ({}, {"tokens": [*MANY, *(f"[PAD{i}]" for i in range(64))]}, True),
-    "one token more": ({}, {"tokens": [*MANY, "<image>"]}, True),
     "128 more": ({}, {"tokens": [*MANY, *(f"more{i}" for i in range(128))]}, True),
     "129 more": ({}, {"tokens": [*MANY, *(f"more{i}" for i in range(129))]}, False),
-    "200 more": ({}, {"tokens": [*MANY, *(f"more{i}" for i in range(200))]}, False),
-    "200 fewer": ({}, {"tokens": MANY[:-200]}, False),
     "another BOS, none added": ({}, {"bos": 5}, True),
     "no BOS key, none added": ({}, {"bos": None}, True),
     "another BOS, added": ({"adds": (True, False)}, {"bos": 5, "adds": (True, False)}, False),
@@ -35,8 +31,6 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
     "another EOS, none added": ({}, {"eos": 7}, True),
     "another EOS, added": ({"adds": (False, True)}, {"eos": 7, "adds": (False, True)}, False),
     "EOS added by one": ({}, {"adds": (False, True)}, False),
-    "another text at 7": ({}, {"tokens": changed(7)}, False),
-    "another text at 2": ({}, {"tokens": changed(2)}, True),
     "another text at 5": ({}, {"tokens": changed(5)}, False),
     "another text at 4": ({}, {"tokens": changed(4)}, True),
     "another text at the end": ({}, {"tokens": changed(len(MANY) - 1)}, False),

@@ -48,7 +48,6 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
     "values behind allOf": ({"allOf": [{"enum": ["red"]}], "description": "d"}, ['"red"'], ["{}", '"blue"']),
     "oneOf beside properties": ({**A, "oneOf": [{"required": ["a"]}]}, ['{"a":1}'], ["{}", '{"a":"x"}']),
     "allOf beside properties": ({**A, "allOf": [{"required": ["a"]}]}, ['{"a":1}'], ["{}", '{"a":"x"}']),
-    "bounds of a number": ({"type": "integer", "minimum": 3, "maximum": 12}, ["3", "12"], ["2", "13", "3.5"]),
     "open bounds of a number": ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, ["0.5"], ["0", "1", "-0.5"]),
     "a definition named as a property": (
         {"$defs": {"a": {"const": 1}}, "type": "object", "properties": {"a": {"type": "string"}}}, ['{"a":"x"}'], ['{"a":1}']),
@@ -65,7 +64,6 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
     "anything": ({}, ANY, ["x"]),
     "true": (True, ANY, ["x"]),
     "any list": ({"type": "array"}, ["[]", '[1,"a"]'], ["{}"]),
-    "a list of anything": ({"type": "array", "items": {}}, ["[]", '[1,"a"]'], ["{}"]),
     "a reference at the root": (
         {"$defs": {"Node": of("next", next=NODE)}, "$ref": "#/$defs/Node"}, ['{"next":{"next":null}}'], ['{"next":1}']),
     "a reference to the root": (of("c", c={"type": "array", "items": {"$ref": "#"}}), ['{"c":[{"c":[]}]}'], ['{"c":[{}]}']),
@@ -74,15 +72,12 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
         {"anyOf": [{"const": 1}, {"type": "array", "items": {"$ref": "#/anyOf/0"}}]}, ["1", "[1]"], ["[2]"]),
     "a quote in a value": ({"enum": ['5" nail']}, ['"5\\" nail"'], ['"5 nail"']),
     "a dot": ({"type": "string", "pattern": r"^[0-9]+\.[0-9]{2}$"}, ['"1.00"'], ['"1"', '"1x00"']),
-    "a class of digits": ({"type": "string", "pattern": r"\d"}, ['"a1"'], ['"a"']),
     "a slash": ({"type": "string", "pattern": r"^\/[a-z]+$"}, ['"/a"'], ['"a"']),
     # what llguidance takes with help
     "one field at least": ({**of(a=INT, b=INT), "minProperties": 1}, ['{"b":1}', '{"a":1,"b":1}'], ["{}"]),
     "one of two closed objects": (
         {"oneOf": [of("k", k={"const": k}, v=INT) for k in "xy"] + [{"type": "null"}]},
         ['{"k":"x"}', '{"k":"y","v":1}', "null"], ['{"k":"z"}', '{"k":"x","w":1}']),
-    "names of a record": (
-        {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": INT}, ['{"A":1}'], ['{"a":"x"}']),
     "names of a dictionary": (
         {"type": "object", "propertyNames": {"enum": ["a", "b.c"]}, "additionalProperties": INT},
         ['{"a":1,"b.c":2}', "{}"], ['{"bxc":1}', '{"a":"x"}']),
@@ -98,7 +93,6 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
         {"$schema": "http://json-schema.org/draft/2020-12/schema", "type": "integer"}, ["1"], ['"a"']),
     "a count that is no integer": ({"type": "string", "maxLength": 2.0, "uniqueItems": False}, ['"ab"'], ['"abc"']),
     "a property named format": (of(format=INT), ['{"format":1}'], ['{"format":"x"}']),
-    "a tuple": ({"type": "array", "prefixItems": [TEXT, INT], "items": False}, ['["a",1]'], ['[1,"a"]', '["a",1,2]']),
     "spaces": (A, ['{ "a": 1 }', '{\n  "a": 1\n}', "{}"], ['{   "a":1}', ' {"a":1}', '{"a":1} ', '{\n\n"a":1}']),
     "a long text": (
         {"type": "string", "minLength": 100, "maxLength": 300}, [json.dumps("a" * 300)],

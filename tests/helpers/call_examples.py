@@ -128,6 +128,7 @@ OTHERS: dict[str, list[Example]] = {
         ("arguments first", '<tool_call>\n{"arguments": {"city": "Paris"}, "name": "weather"}\n</tool_call>', "", [PARIS]),
         ("without its last mark", '<tool_call>\n{"name": "now"}\n', "", [NOW]),
         _same("cut in the name", '<tool_call>\n{"name": "wea'),
+        _same("arguments that are a list", '<tool_call>{"name": "now", "arguments": "[1]"}</tool_call>'),
         _same("no JSON", "<tool_call>weather(Paris)</tool_call>"),
     ],
     "QWEN_CODER": [

@@ -11,13 +11,11 @@ from pyspec.errors import TrainingError
 torch = pytest.importorskip("torch", reason="the recipe needs the extra [train]")
 
 from helpers.make_target import write_target  # noqa: E402
-from rich.progress import Progress  # noqa: E402
 
-from models.recipe import evaluate, export, gguf_io, train, trainer  # noqa: E402
-from models.recipe.rows import Corpus, Recording  # noqa: E402
+from models.recipe import evaluate, export, gguf_io, train  # noqa: E402
+from models.recipe.rows import Recording  # noqa: E402
 from models.recipe.student import read_student, rollout_mask  # noqa: E402
 from models.recipe.target import Target  # noqa: E402
-from models.recipe.trainer import SoftmaxIds  # noqa: E402
 
 SIZES = [
     "--width", "32", "--layers", "2", "--heads", "2", "--kv-heads", "1", "--head", "16", "--ff", "64", "--threads",
@@ -79,34 +77,6 @@ def test_mask_of_step_two():
     assert rollout_mask(3, 2).int().tolist() == wanted
 
 
-def test_resume_gives_the_same(tiny_target, recording, tmp_path):
-    for name, stops in (("one", [6]), ("two", [3, 6])):
-        for stop in stops:
-            corpus = Corpus([recording], 448)
-            plan = trainer.TrainingPlan(
-                steps=6, tokens=128, softmax=SoftmaxIds(common=64), warmup=6
-            )
-            shape = {"width": 32, "layers": 1, "heads": 2, "kv_heads": 1, "head": 16, "ff": 64}
-            run = train.prepare(
-                tiny_target, corpus, train.StudentOptions(shape), plan, tmp_path / name
-            )
-            run.stop_at = stop
-            run.run(Progress(disable=True))
-    one, two = (export.load_student(tmp_path / n / "student.pt")[0] for n in ("one", "two"))
-    for name, weight in one.state_dict().items():
-        torch.testing.assert_close(weight, two.state_dict()[name], msg=name)
-
-
-def test_training_lowers_the_loss(tiny_target, recording, tmp_path):
-    more = ["--steps", "60", "--rate", "0.01"]
-    assert run_train(tiny_target, recording, tmp_path, *SIZES, *more).exit_code == 0
-    lines = (tmp_path / "curve.csv").read_text().splitlines()
-    column = lines[0].split(",").index("loss")
-    losses = [float(line.split(",")[column]) for line in lines[1:]]
-    assert np.mean(losses[-5:]) < 0.8 * losses[0]
-    assert (tmp_path / "curve.png").stat().st_size > 0
-
-
 def test_nan_keeps_the_checkpoint(plain_run, tiny_target, recording, tmp_path):
     run = shutil.copytree(plain_run, tmp_path / "run")
     state = torch.load(run / "student.pt", weights_only=False)
@@ -146,17 +116,3 @@ def test_tokenizer_and_template_are_the_targets(plain_run, tiny_target, recordin
     for key in target.reader.fields:
         if key.startswith("tokenizer."):
             assert draft.field(key) == target.field(key), key
-
-
-def test_evaluate_prints_every_drafter(plain_run, tiny_target, recording, tmp_path):
-    path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "q8_0")
-    bench = tmp_path / "bench.jsonl"
-    lines = [f'{{"category": "qa", "turns": ["what is {i}"]}}' for i in range(4)]
-    bench.write_text("\n".join(lines))
-    options = {"target": tiny_target, "bench": bench, "answers": tmp_path / "answers"}
-    options |= {"draft": path, "every": 2, "threads": 1}
-    arguments = [part for key, value in options.items() for part in (f"--{key}", str(value))]
-    result = CliRunner().invoke(evaluate.main, arguments)
-    assert result.exit_code == 0, result.output
-    for name in ("lookup", "d"):
-        assert name in result.output

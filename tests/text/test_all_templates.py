@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter, defaultdict
 from datetime import datetime
-from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,18 +11,13 @@ import pytest
 from helpers import sdist, tiny
 from text.conftest import user
 
-from pyspec import llm_plugin
-from pyspec.batch import Record, Settings
+from pyspec.batch import Settings
 from pyspec.batch.maker import AnswerMaker
-from pyspec.chat.dialogue import Conversation, Exchange
-from pyspec.chat.talk import LlamaChat
 from pyspec.engine.target import TargetLlama
 from pyspec.llama.calls import Method
 from pyspec.requests.bodies import read_body, records_of
 from pyspec.text.completions import ChatCompletion
 from pyspec.text.notation import Notation
-from pyspec.text.parts import Result
-from pyspec.text.template import ChatTemplate
 
 MARK = re.compile(r"<[|\uff5c]?/?[A-Za-z_][^<>\s'\"{}|\uff5c]{0,40}[|\uff5c]?>|\[/?[A-Z_]{3,}\]")
 CITY = {"city": {"type": "string", "description": "Its name."}, "days": {"type": "integer"}}
@@ -182,27 +176,9 @@ def test_a_call_that_a_template_does_not_write_has_the_familys_marks(opened):
         ]
 
 
-class Caught(Exception):
-    """The tokens that a door would have answered."""
-
-    def __init__(self, tokens):
-        super().__init__(tokens)
-        self.tokens = tokens
-
-
-def catching(*args, **_asked):
-    raise Caught(list(args[1]))
-
-
 def by_class(llm, messages, tools):
     given, *_ = Method("create_chat_completion").read(llm, messages, tools=tools)
     return ChatCompletion(llm, given, None).prompt
-
-
-def by_batch(llm, messages, tools):
-    functions = [tool["function"] for tool in tools or ()]
-    record = Record(id="a", messages=messages, tools=functions or None)
-    return AnswerMaker(llm, Settings(), 1 << 20).answer(0, record).tokens
 
 
 def by_serve(llm, messages, tools):
@@ -211,38 +187,7 @@ def by_serve(llm, messages, tools):
     return AnswerMaker(llm, Settings(), 1 << 20).answer(0, record).tokens
 
 
-def by_chat(llm, messages, _tools):
-    """`pyspec chat` and `pyspec generate`, which ask for a prompt alike."""
-    system = messages[0]["content"] if messages[0]["role"] == "system" else None
-    said = [message["content"] for message in messages if message["role"] != "system"]
-    talk = Conversation(system)
-    for question, answer in zip_longest(said[::2], said[1::2]):
-        talk.exchanges.append(Exchange(question, None if answer is None else Result(text=answer)))
-    model = LlamaChat.__new__(LlamaChat)
-    model.thinking = True
-    model.llm, model.template, model._begun, model.budget = llm, ChatTemplate.of(llm), None, -1
-    return model.prompt(talk.messages())
-
-
-def by_llm(llm, messages, _tools):
-    turns = ((m["role"], [SimpleNamespace(text=m["content"])]) for m in messages)
-    parts = [SimpleNamespace(role=role, parts=text) for role, text in turns]
-    options = llm_plugin.SpeculativeModel.Options()
-    prompt = SimpleNamespace(messages=parts, options=options, schema=None, tools=[])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(llm_plugin, "_load", lambda *_: llm)
-        patch.setattr("pyspec.llama.generation.stream_text", catching)
-        answer = llm_plugin.SpeculativeModel("pyspec", None)._answer(prompt, None)
-        with pytest.raises(Caught) as caught:
-            list(answer)
-    return caught.value.tokens
-
-
-DOORS = {
-    "class": by_class, "batch": by_batch, "serve": by_serve, "chat and generate": by_chat, "llm": by_llm,
-}  # fmt: skip
-WORDS_ALONE = ("user", "system", "three turns")
-"""Conversations of the doors that give no tools."""
+DOORS = {"class": by_class, "serve": by_serve}
 
 
 def test_prompt_is_what_transformers_renders(opened):
@@ -254,8 +199,7 @@ def test_prompt_is_what_transformers_renders(opened):
                 continue
             tokens = llm.tokenize(wanted.encode(), add_bos=False, special=True)
             for door, prompt in DOORS.items():
-                asked = kind in WORDS_ALONE or prompt in (by_class, by_batch, by_serve)
-                if asked and prompt(llm, messages, tools) != tokens:
+                if prompt(llm, messages, tools) != tokens:
                     unequal.append((door, name, kind))
     assert not unequal
 

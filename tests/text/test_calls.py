@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.text import notation
-from pyspec.text.calls import Calls
 from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import Result
-from pyspec.text.stream import Scanner
 from pyspec.text.tagged import types_of
 
 CASES = [(family, *example) for family, examples in FAMILIES.items() for example in examples]
@@ -78,13 +76,6 @@ def test_arguments_come_as_they_are_written():
 def test_an_object_may_be_a_text_or_null_or_pythons(written, meant):
     text = f'<tool_call>{{"name": "weather", "arguments": {written}}}</tool_call>'
     assert told(whole(text)) == ("", [("weather", meant)])
-
-
-def test_arguments_that_are_no_object_complete_no_call():
-    calls = Calls(Scanner(), lambda _part: None, FUNCTIONS, "x")
-    calls.begin("weather")
-    calls.add("[1]")
-    assert (calls.end(), calls.is_open, calls.complete) == (False, True, 0)
 
 
 @pytest.mark.parametrize(("schema", "types"), [

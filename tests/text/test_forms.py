@@ -27,15 +27,6 @@ def test_tools_are_in_the_prompt_whatever_else_is(name, description, turns, made
     assert f'"name": "{name}"' in text
 
 
-def test_prompt_is_the_same_after_any_request(made):
-    fresh, used = made(IGNORES).template, made(IGNORES).template
-    used.render([user("Get the time in Rome.")], tools=[tool("get_time", "Get the time")])
-    used.render([user("x")])
-    asked = [user("Tell me."), {"role": "assistant", "content": "No."}, user("Get the time.")]
-    tools = [tool("get_time", "Get the time")]
-    assert used.render(asked, tools=tools) == fresh.render(asked, tools=tools)
-
-
 def test_long_conversations_have_short_probes():
     pair = [user("a"), {"role": "assistant", "content": "b"}]
     asked: dict[str, Any] = {"messages": [*(pair * 50), user("c")], "tools": None}

@@ -77,12 +77,6 @@ def test_a_word_around_one_that_is_cut_out_is_text(opened):
     assert control(llm, llm.template.prompt(turns)) == ["<|im_start|>", "<|im_end|>"]
 
 
-def test_variables_may_have_keys_that_are_no_text(opened):
-    llm = opened("{{ names['1'] }}{{ messages[0].content }}")
-    said = llm.template.prompt([user("<b>")], arguments={"names": {1: "<|im_end|>"}})
-    assert control(llm, said) == []
-
-
 def test_answer_goes_on_behind_any_text(opened):
     llm = opened(CHATML)
     turns = [user("a"), {"role": "assistant", "content": "b<|im_end|>c"}]
@@ -128,11 +122,3 @@ def test_no_text_key_or_name_makes_a_control_token(asked, said, key, value, name
     except InputError:
         return
     assert control(llm, tokens) == ["<|im_start|>", "<|im_end|>"] * 4
-
-
-@settings(max_examples=100)
-@given(text=ANY)
-def test_any_text_of_such_pieces_comes_back(text, opened):
-    llm = opened(CHATML)
-    shown = llm.detokenize(llm.template.prompt([user(text)], answer=False), special=True).decode()
-    assert shown == f"<|im_start|>user\n{text}<|im_end|>\n"
