@@ -3,14 +3,14 @@
     python -I -S _jinja.py SYS_PATH_JSON ROOM
 
 jinja2 is its only third-party import, because the first request waits for the process to start. ROOM is how many bytes of
-memory it may take beyond what it uses once started. It answers each line of JSON on stdin with a line on stdout:
+memory it may take beyond what it uses once started. Each line on stdin is one task in JSON:
 
-    {"name", "source", "variables"}     compiles a template: {"text": ""}
-    {"name", "now", "arguments"}        renders it: {"text"}, {"raised"} with the message that the template itself raised, or
-                                        {"failed"} with the error inside it
+    {"name", "source", "variables"}     a template, which it compiles; it says nothing
+    {"name", "now", "arguments"}        a conversation, which it renders. It answers with a line on stdout: {"text"}, {"raised"}
+                                        with the message that the template itself raised, {"failed"} with the error inside it,
+                                        or {"error"}, which says why the template is unusable
 
-Either may also answer {"error"}, which says why the template is unusable. A task that takes more than SECONDS of CPU time ends
-the process.
+A task that takes more than SECONDS of CPU time ends the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -110,16 +109,27 @@ class Renderings:
         environment.globals["strftime_now"] = self._date
         environment.globals["dict"] = _make_dict
         environment.globals["namespace"] = Attributes
+        self._sources: dict[str, tuple[str, dict[str, Any]]] = {}  # with their variables
         self._templates: dict[str, jinja2.Template] = {}
         self._now = 0.0
 
     def _date(self, form: str) -> str:
         return datetime.fromtimestamp(self._now).strftime(form)  # noqa: DTZ006 - local
 
-    def answer(self, line: str) -> dict[str, str]:
-        """Carry out the task in one line and return the reply."""
+    def add(self, name: str, source: str, variables: dict[str, Any]) -> None:
+        """Compile a template before it is needed. What is wrong with it is said where it is."""
+        self._sources[name] = source, variables
+        self._templates.pop(name, None)
+        with contextlib.suppress(Exception):
+            self._compiled(name)
+
+    def answer(self, line: str, name: str, now: float, arguments: dict[str, Any]) -> dict[str, str]:
+        """Render a conversation and return the reply. line: its task."""
+        self._now = now
         try:
-            text = self._work(json.loads(line))
+            # Llama 3.1 and 3.3 have an old date otherwise
+            given = {"date_string": self._date("%d %b %Y"), **arguments}
+            text = str(self._compiled(name).render(given))
         except Refusal as error:
             return {"raised": str(error)[:1000]}
         except MemoryError:
@@ -132,16 +142,10 @@ class Renderings:
             return {"error": "its text is too long"}
         return {"text": text}
 
-    def _work(self, request: Mapping[str, Any]) -> str:
-        name = request["name"]
-        if "source" in request:
-            variables = dict(request["variables"])
-            self._templates[name] = self._environment.from_string(request["source"], variables)
-            return ""
-        self._now = request["now"]
-        # Llama 3.1 and 3.3 have an old date otherwise
-        given = {"date_string": self._date("%d %b %Y"), **request["arguments"]}
-        return str(self._templates[name].render(given))
+    def _compiled(self, name: str) -> jinja2.Template:
+        if name not in self._templates:
+            self._templates[name] = self._environment.from_string(*self._sources[name])
+        return self._templates[name]
 
 
 def _limit(room: int) -> None:
@@ -168,10 +172,13 @@ def main(room: int) -> None:
     _limit(room)
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, SECONDS)  # the system ends this process behind that
-        reply = json.dumps(renderings.answer(line))
+        task = json.loads(line)
+        if "source" in task:
+            renderings.add(**task)
+        else:
+            out.write(json.dumps(renderings.answer(line, **task)) + "\n")
+            out.flush()
         signal.setitimer(signal.ITIMER_PROF, 0)
-        out.write(reply + "\n")
-        out.flush()
 
 
 if __name__ == "__main__":

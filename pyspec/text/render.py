@@ -34,7 +34,7 @@ PLAIN = (
 PLAIN_STOP = ("\nUser:",)
 """Ends an answer under the plain template, where the model would go on to write the user's turn."""
 
-MAX_BYTES = 4 << 20  # largest file of a template; the longest template has fewer characters
+MAX_BYTES = 1 << 20  # largest file of a template; a header's longest text has as many
 _HEADER = 32 << 20  # bytes within which a file's header ends, for all but the largest vocabularies
 
 _SPECIAL = {
@@ -96,7 +96,6 @@ def variables_of(llm: Any) -> dict[str, str]:
 
 _SCRIPT = Path(__file__).with_name("_jinja.py")
 
-MAX_SOURCE = 1 << 20  # longest template, characters
 ROOM = 256 << 20  # memory limit of the child for rendering, bytes
 TIMEOUT_S = 20.0
 """How long to wait for a reply. The child limits its own CPU time, so this matters only on an overloaded machine."""
@@ -105,15 +104,13 @@ TIMEOUT_S = 20.0
 class Renderer:
     """A child process that renders templates. `start` or the first rendering starts it; `close` or collection ends it.
 
-    If it dies, the next rendering starts another; a template that killed it is not tried again. Safe from any thread.
+    If it dies, the next rendering starts another. Safe from any thread.
     """
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
-        self._lines: dict[str, str] = {}
-        self._unread: list[str] = []  # templates the child has not answered for yet
-        self._broken: dict[str, str] = {}
+        self._lines: dict[str, str] = {}  # of the templates
 
     def start(self) -> None:
         """Start the child without waiting for it."""
@@ -122,17 +119,11 @@ class Renderer:
 
     def add(self, name: str, source: str, variables: Mapping[str, str]) -> None:
         """Add a template under a name. Whether it works is known only when it is rendered."""
+        line = json.dumps({"name": name, "source": source, "variables": dict(variables)})
         with self._lock:
-            self._broken.pop(name, None)
-            if len(source) > MAX_SOURCE:
-                self._broken[name] = f"it has more than {MAX_SOURCE} characters"
-                return
-            self._lines[name] = json.dumps(
-                {"name": name, "source": source, "variables": dict(variables)}
-            )
+            self._lines[name] = line
             if self._child is not None:
-                self._send(self._child, self._lines[name])
-                self._unread.append(name)
+                self._send(self._child, line)
 
     def render(self, name: str, arguments: Mapping[str, Any], now: float) -> str:
         """Return a conversation's text. now: the time for `strftime_now`, in seconds since 1970.
@@ -144,9 +135,7 @@ class Renderer:
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(f"the conversation cannot be written as JSON: {error}") from None
         with self._lock:
-            child = self._ready()
-            if name in self._broken:
-                raise _failed(self._broken[name])
+            child = self._started()
             self._send(child, line)
             reply = self._reply(child)
         if isinstance(reply.get("text"), str):
@@ -157,7 +146,10 @@ class Renderer:
                     f"the model's chat template {does} this conversation: {reply[key]}",
                     "change the order of its turns, or name another --chat-template",
                 )
-        raise _failed(reply.get("error"))
+        raise TemplateError(
+            f"the model's own chat template cannot be used: {reply.get('error') or _SLOW}",
+            "name another with --chat-template FILE, or use --chat-template none for plain text",
+        )
 
     def close(self) -> None:
         with self._lock:
@@ -176,21 +168,8 @@ class Renderer:
             cwd=Path(sys.executable).anchor,
         )  # fmt: skip
         self._ended = weakref.finalize(self, _end, child)
-        for name, line in self._lines.items():
-            if name not in self._broken:
-                self._send(child, line)
-                self._unread.append(name)
-        return child
-
-    def _ready(self) -> subprocess.Popen[bytes]:
-        """Return the child after reading its replies for the templates sent."""
-        child = self._started()
-        while self._unread:
-            name = self._unread.pop(0)
-            reply = self._reply(child)
-            if "text" not in reply:
-                self._broken[name] = str(reply.get("error") or reply.get("failed") or _SLOW)
-            child = self._started()  # a new one if the template killed it
+        for line in self._lines.values():
+            self._send(child, line)
         return child
 
     @staticmethod
@@ -216,7 +195,6 @@ class Renderer:
 
     def _end(self) -> None:
         child, self._child = self._child, None
-        self._unread.clear()
         if child is not None:
             self._ended()
 
@@ -233,13 +211,6 @@ def _deadline(child: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 _SLOW = "it takes too long or too much memory"
-
-
-def _failed(reason: Any) -> TemplateError:
-    return TemplateError(
-        f"the model's own chat template cannot be used: {reason or _SLOW}",
-        "name another with --chat-template FILE, or use --chat-template none for plain text",
-    )
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
