@@ -42,19 +42,6 @@ def by_class(path: Path) -> str:
     return "answered"
 
 
-def by_command(path: Path, *more: str) -> str:
-    from pyspec.cli.main import main
-
-    code: object = 0
-    try:
-        main(["generate", "a", "-m", str(path), "-n", "2", "-t", "1", "-c", "64", "--raw", *more])
-    except SystemExit as end:
-        code = end.code
-    if code not in (0, 1, 2):
-        raise RuntimeError(f"exit code {code}")
-    return "answered" if code == 0 else "refused"
-
-
 def by_side(path: Path) -> str:
     with _class(path.with_name("target"), draft=str(path), length="fixed:3") as llm:
         llm.create_completion("abcab", max_tokens=6, temperature=0.0)
@@ -95,15 +82,6 @@ def with_overrides(path: Path) -> str:
     return "answered"
 
 
-def with_overrides_by_command(path: Path) -> str:
-    kinds = {bool: "bool", int: "int", float: "float", str: "str"}
-    more = []
-    for key, value in json.loads(path.read_bytes()).items():
-        said = str(value).lower() if isinstance(value, bool) else value
-        more += ["--override-kv", f"{key}={kinds[type(value)]}:{said}"]
-    return by_command(path.with_name("target"), *more)
-
-
 TEXTS = (
     "a", "aaaaaaa a", "\u00e9a\u00e9", "\u00c3", "\u00e8 \u4e16\u754c", " ", "\n", "a\0b", "\U0010ffff\u0301\u200d",
     "".join(map(chr, range(1, 0x250))), "\u00e9" * 3000,
@@ -138,12 +116,12 @@ def as_vocabulary(path: Path) -> str:
 Entry = Callable[[Path], str]
 
 FIRST: dict[str, dict[str, Entry]] = {
-    "target": {"class": by_class, "command": by_command},
+    "target": {"class": by_class},
     "head": {"head": lambda path: _drafted(path.with_name("beside_head"), path)},
     "mtp": {"mtp": partial(_drafted, draft="mtp"), "auto": partial(_drafted, draft="auto")},
     "lora": {"lora": as_adapter},
-    "charsmap": {"texts": by_texts, "command": by_command},
-    "override": {"override": with_overrides, "command": with_overrides_by_command},
+    "charsmap": {"texts": by_texts},
+    "override": {"override": with_overrides},
     "words": {"words": as_vocabulary},
 }
 """What each file goes through, by its kind."""

@@ -1,6 +1,6 @@
 """Damaged files of every kind kill nothing: no way into the package dies, hangs or ends in a traceback.
 
-Kinds: target (class, command, in a draft's place, batch), head (EAGLE-3), mtp (a model with a head of its own), lora,
+Kinds: target (class, in a draft's place, batch), head (EAGLE-3), mtp (a model with a head of its own), lora,
 charsmap (a tokenizer's table of characters), override (values that replace a header's), words (long texts by the names of all
 tokenizers). A seed is KIND:NUMBER for a mutant, KIND:sound, or target:NAME with a name of `seeds.py`. Bodies of requests and
 grammars are driven by test_doors.py.

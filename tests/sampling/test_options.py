@@ -137,11 +137,6 @@ def test_the_file_says_it_by_llama_cpps_keys(suggesting):
     assert suggested_by(suggesting) == SuggestedSampling(values)
 
 
-def test_what_the_user_sets_stays(suggesting):
-    made = SamplerOptions(top_k=3).sampling(1, suggested_by(suggesting).values)
-    assert (made.temperature, made.top_k, made.top_p) == (0.5, 3, 0.95)
-
-
 @pytest.mark.parametrize(("name", "value"), [("temp", -1.0), ("top_k", "many"), ("top_p", 7.0)])
 def test_what_is_no_value_of_its_option_is_left_out(tmp_path, name, value):
     path = tiny.write(tmp_path / "x.gguf", sampling={"min_p": 0.5, name: value, "mirostat": 2})

@@ -1,4 +1,4 @@
-"""One result for every door: what it says as a message, as JSON of a journal, and of speculation."""
+"""One result for every door: as JSON of a journal, and what it says of speculation."""
 
 import copy
 import json
@@ -14,36 +14,19 @@ from pyspec.engine.statistics import Tally, speculation_report
 from pyspec.sampling.options import Sampling
 from pyspec.text import parts
 from pyspec.text.parts import (
-    AnswerPart,
     Piece,
     RecordResult,
-    Result,
     result_of,
     speed_sentence,
     stats_line,
     targets_own,
 )
 
-CALL = [AnswerPart("call", "now", 0, "c1"), AnswerPart("arguments", "{}", 0)]
 BLOCK = {"times_plain": 1.5}
 
 
-def test_a_message_has_only_what_was_said():
-    said = Result.of([AnswerPart("content", "Yes")])
-    assert said.message() == {"role": "assistant", "content": "Yes"}
-    message = Result.of([AnswerPart("reasoning", "Hm"), *CALL]).message()
-    assert (message["content"], message["reasoning_content"]) == (None, "Hm")
-    assert message["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
-
-
-def test_pieces_make_a_result():
-    first = Piece(targets_own([5, 6]), parts=[AnswerPart("content", "a")])
-    last = Piece(targets_own([7]), "length", parts=[AnswerPart("content", "b")])
-    said = result_of([first, last], {"prompt_tokens": 4})
-    assert (said.text, said.finish_reason) == ("ab", "length")
-    assert said.tokens == targets_own([5, 6, 7])
-    assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (4, 3)
-    assert result_of([first], None).finish_reason == "error"  # which cut it
+def test_an_answer_that_an_error_cut_says_so():
+    assert result_of([Piece(targets_own([5]))], None).finish_reason == "error"
 
 
 def test_a_journal_has_what_was_said_and_no_tokens():
