@@ -160,14 +160,6 @@ GEMMA = NamedCalls(
 PYTHON = PythonCalls("<|tool_call_start|>", "<|tool_call_end|>")
 
 
-def _functions(first: str, last: str, *, lines: bool) -> TaggedCalls:
-    """`<function=NAME><parameter=KEY>VALUE</parameter></function>` between marks."""
-    return TaggedCalls(
-        "<function=", "</function>", (first, last), name_end=">",
-        key_open="<parameter=", key_ends=(">",), value_close="</parameter>", lines=lines,
-    )  # fmt: skip
-
-
 def _keys(end: str = "") -> TaggedCalls:
     """`<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`. end: suffix of each tag's name."""
     return TaggedCalls(
@@ -187,13 +179,16 @@ def _invokes(first: str, last: str, tag: str = "") -> TaggedCalls:
     )  # fmt: skip
 
 
-QWEN_CODER = _functions("<tool_call>", "</tool_call>", lines=True)
-SEED = _functions("<seed:tool_call>", "</seed:tool_call>", lines=False)
+QWEN_CODER = TaggedCalls(
+    "<function=", "</function>", ("<tool_call>", "</tool_call>"), name_end=">",
+    key_open="<parameter=", key_ends=(">",), value_close="</parameter>", lines=True,
+)  # fmt: skip
+SEED = replace(QWEN_CODER, section=("<seed:tool_call>", "</seed:tool_call>"), lines=False)
 GLM = _keys()
 MINIMAX = _invokes("<minimax:tool_call>", "</minimax:tool_call>")
 _DSML = "\uff5cDSML\uff5c"
 DSML = _invokes(f"<{_DSML}function_calls>", f"</{_DSML}function_calls>", _DSML)
-DSML_TOOLS = _invokes(f"<{_DSML}tool_calls>", f"</{_DSML}tool_calls>", _DSML)
+DSML_TOOLS = replace(DSML, section=(f"<{_DSML}tool_calls>", f"</{_DSML}tool_calls>"))
 PARAMS = TaggedCalls(
     '<function name="', "</function>", name_end='">', key_open='<param name="', key_ends=('">',), value_close="</param>"
 )  # fmt: skip
