@@ -12,11 +12,10 @@ from typing import Any
 
 from pyspec.grammar.languages import Language, literal
 from pyspec.grammar.schemas import json_expression, part_of
-from pyspec.text.calls import BareCalls, CallForm, NamedCalls, ObjectCalls
+from pyspec.text.calls import BareCalls, CallForm, NamedCalls, ObjectCalls, TaggedCalls
 from pyspec.text.notation import MARKS, Notation, Start
 from pyspec.text.parts import properties_of
-from pyspec.text.stream import any_of
-from pyspec.text.tagged import TaggedCalls, types_of
+from pyspec.text.stream import any_of, types_of
 
 Functions = Mapping[str, Any]  # schemas of parameters by function name, as of `tool_schema`
 TokenOf = Callable[[str], int | None]  # returns the token of a mark, None if it is not a single one

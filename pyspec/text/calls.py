@@ -1,7 +1,8 @@
-"""Tool calls whose arguments are one JSON object, and the interface of all forms of calls.
+"""The forms in which families of models write tool calls.
 
-The object has the name too (Hermes, Qwen, Llama 3, Mistral's lists, Command-R), or the name stands between marks before it
-(DeepSeek, Gemma, Kimi, Mistral, Solar).
+Most write a JSON object, which has the name too (Hermes, Qwen, Llama 3, Mistral's lists, Command-R), or the name stands between
+marks before it (DeepSeek, Gemma, Kimi, Mistral, Solar). Qwen3-Coder, GLM, Seed-OSS, MiniMax and DeepSeek 3.2 have a tag for each
+argument, and LFM2 calls as in Python.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspec.text.parts import AnswerPart, encodable, object_of
-from pyspec.text.stream import Scan, Scanner, read_json
+from pyspec.text.parts import AnswerPart, encodable, object_of, properties_of
+from pyspec.text.stream import Scan, Scanner, json_inside, read_json, typed_value, types_of
 
 
 class Calls:
@@ -138,7 +139,7 @@ class ObjectCalls(CallForm):
     keyed: bool = False  # whether an object's only key is the function's name
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        return (yield from read_objects(s, calls, self.close, keyed=self.keyed))
+        return (yield from _read_objects(s, calls, self.close, keyed=self.keyed))
 
     def spoken(self, functions: Sequence[Mapping[str, Any]]) -> list[str] | None:
         if not self.listed or self.keyed:
@@ -156,43 +157,20 @@ class BareCalls(ObjectCalls):
         yield from s.space()
         if (yield from s.peek()) != "{":
             return False
-        return (yield from read_objects(s, calls, "", known=True))
+        return (yield from _read_objects(s, calls, "", known=True))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         """Read objects or `NAME.call(KEY=VALUE)`."""
         yield from s.space()
         if (yield from s.peek()) == "{":
-            return (yield from read_objects(s, calls, self.close))
-        return (yield from read_python(s, calls, r"((?s:.*))\.call"))
-
-
-def read_python(s: Scanner, calls: Calls, head: str) -> Scan[bool]:
-    """Read a call in Python's form, `NAME(a=1, b='x')`. head: pattern of all before the bracket; its group is the name."""
-    text, bracket = yield from s.until(("(",))
-    match = re.fullmatch(head, text.strip())
-    if not bracket or not match:
-        return False
-    calls.begin(match[1])
-    calls.add("{")
-    before = ""
-    while True:
-        if (yield from s.after_space(")")):
-            calls.add("}")
-            return calls.end()
-        key, found = yield from s.until(("=", ")", ","))
-        if found != "=":
-            return False
-        calls.add(f"{before}{json.dumps(key.strip(), ensure_ascii=False)}: ")
-        if not (yield from read_json(s, calls.add)):
-            return False
-        yield from s.after_space(",")
-        before = ", "
+            return (yield from _read_objects(s, calls, self.close))
+        return (yield from _read_python(s, calls, r"((?s:.*))\.call"))
 
 
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
-def read_objects(
+def _read_objects(
     s: Scanner, calls: Calls, close: str, *, keyed: bool = False, known: bool = False
 ) -> Scan[bool]:
     """Read one object, several or a list, and the closing mark if there is one. known: accept only known functions."""
@@ -306,6 +284,7 @@ class MarkedCalls(CallForm):
             found = yield from s.after_space(self.open, self.section[1])
             if not found or found != self.open:
                 return True
+            s.taken = [found]  # white space between calls is no text
         return False
 
     @abstractmethod
@@ -332,7 +311,7 @@ class NamedCalls(MarkedCalls):
         if self.listed:
             yield from s.space()
             if (yield from s.peek()) in ("[", "{"):
-                return (yield from read_objects(s, calls, ""))
+                return (yield from _read_objects(s, calls, ""))
         return (yield from super().read(s, calls, mark))
 
     def read_one(self, s: Scanner, calls: Calls) -> Scan[bool]:
@@ -351,3 +330,136 @@ class NamedCalls(MarkedCalls):
         yield from s.after_space(self.behind)
         yield from s.after_space(self.close)
         return calls.end()
+
+
+# -- tags --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedCalls(MarkedCalls):
+    """A name, then each argument between tags."""
+
+    name_end: str  # ends the function's name, which `open` begins
+    key_open: str
+    key_ends: tuple[str, ...]  # what may end an argument's name, which `key_open` begins
+    value_close: str  # with `value_open`: around an argument's value
+    value_open: str = ""
+    text_key: str = ""  # the one of `key_ends` that marks a value as text
+    lines: bool = False  # whether a value stands on lines of its own
+
+    @property
+    def inner(self) -> tuple[str, ...]:
+        return (self.key_open, *self.key_ends, self.value_open, self.value_close)
+
+    def read_one(self, s: Scanner, calls: Calls) -> Scan[bool]:
+        yield from s.space()
+        tags = self.key_open, self.close
+        name, end = yield from s.until((self.name_end, *tags))
+        name = name.strip()
+        if not end or not name or any(c.isspace() or c in "<>{}" for c in name):
+            return False
+        if end not in tags:
+            end = yield from s.after_space(*tags)
+        if not end:
+            return False
+        calls.begin(name)
+        calls.add("{")
+        before = ""
+        while end == self.key_open:
+            if not (yield from self._read_argument(s, calls, name, before)):
+                return False
+            before, end = ", ", (yield from s.after_space(*tags))
+        if end:
+            calls.add("}")
+        return bool(end) and calls.end()
+
+    def _read_argument(self, s: Scanner, calls: Calls, name: str, before: str) -> Scan[bool]:
+        key, end = yield from s.until(self.key_ends)
+        if not end:
+            return False
+        key = key.strip()
+        if self.value_open and not (yield from s.after_space(self.value_open)):
+            return False
+        calls.add(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
+        types = types_of(properties_of(calls.functions.get(name)).get(key))
+        if types == {"string"} or (end == self.text_key and end):
+            return (yield from self._read_string(s, calls))
+        parts: list[str] = []
+        if not (yield from s.copy((self.value_close,), parts.append)):
+            return False
+        calls.add(typed_value("".join(parts), types, lines=self.lines))
+        return True
+
+    def _read_string(self, s: Scanner, calls: Calls) -> Scan[bool]:
+        """Read a text value and emit it as it arrives."""
+        newline, fresh = "", True
+
+        def give(text: str) -> None:
+            nonlocal newline, fresh
+            if self.lines:
+                text = newline + (text.removeprefix("\n") if fresh else text)
+                newline = "\n" if text.endswith("\n") else ""
+                text = text.removesuffix("\n")
+            fresh = False
+            calls.add(json_inside(text))
+
+        calls.add('"')
+        whole = yield from s.copy((self.value_close,), give)
+        calls.add('"')
+        return bool(whole)
+
+
+# -- as in Python ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PythonCalls(CallForm):
+    """`[NAME(key='text', n=3)]` between the marks."""
+
+    def spoken(self, functions: Sequence[Mapping[str, Any]]) -> list[str]:
+        return [self.open, f"[{', '.join(map(_as_python, functions))}]", self.close]
+
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
+        yield from s.after_space("[")
+        while True:
+            yield from s.space()
+            if not (yield from _read_python(s, calls, r"((?!\d)[\w.]+)")):
+                return False
+            if not (yield from s.after_space(",")):
+                break
+        yield from s.accept("]")
+        yield from s.after_space(self.close)
+        return True
+
+
+def _as_python(function: Mapping[str, Any]) -> str:
+    arguments = function["arguments"]
+    known = arguments if isinstance(arguments, dict) else {"arguments": arguments}
+    written = (
+        f"{key}={json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)}"
+        for key, value in known.items()
+    )
+    return f"{function['name']}({', '.join(written)})"
+
+
+def _read_python(s: Scanner, calls: Calls, head: str) -> Scan[bool]:
+    """Read a call in Python's form, `NAME(a=1, b='x')`. head: pattern of all before the bracket; its group is the name."""
+    text, bracket = yield from s.until(("(",))
+    match = re.fullmatch(head, text.strip())
+    if not bracket or not match:
+        return False
+    calls.begin(match[1])
+    calls.add("{")
+    before = ""
+    while True:
+        if (yield from s.after_space(")")):
+            calls.add("}")
+            return calls.end()
+        key, found = yield from s.until(("=", ")", ","))
+        if found != "=":
+            return False
+        calls.add(f"{before}{json.dumps(key.strip(), ensure_ascii=False)}: ")
+        if not (yield from read_json(s, calls.add)):
+            return False
+        yield from s.after_space(",")
+        before = ", "

@@ -7,8 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pyspec.text.calls import BareCalls, CallForm, NamedCalls, ObjectCalls
-from pyspec.text.tagged import PythonCalls, TaggedCalls
+from pyspec.text.calls import (
+    BareCalls,
+    CallForm,
+    NamedCalls,
+    ObjectCalls,
+    PythonCalls,
+    TaggedCalls,
+)
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyspec.errors import OptionError
 
@@ -254,3 +254,64 @@ def _string(s: Scanner, emit: Emit, quote: str) -> Scan[bool]:
         s.take(1)
         emit(f"\\{char}" if char and char in _ESCAPED else json_inside(char))
     return bool(mark)
+
+
+# -- values as text ----------------------------------------------------------------------------------------------------
+
+_TYPES = {
+    str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array",
+}  # fmt: skip
+
+
+def types_of(schema: Any) -> set[str]:
+    """Return the JSON types that a parameter's schema allows; empty if it does not say."""
+    if not isinstance(schema, Mapping):
+        return set()
+    found: set[str] = set()
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    for each in (schema, *(choices if isinstance(choices, list) else ())):
+        kind = each.get("type") if isinstance(each, Mapping) else None
+        found |= {k for k in (kind if isinstance(kind, list) else [kind]) if isinstance(k, str)}
+    values = schema.get("enum")
+    if not found and isinstance(values, list):
+        found = {_TYPES.get(type(value), "null") for value in values}
+    return found
+
+
+def typed_value(text: str, types: set[str], *, lines: bool = False) -> str:
+    """Return a value's text as JSON, of one of the types if possible, else as a string."""
+    bare = text.strip()
+    value = bare if _type(bare) else _loosely(bare)
+    kind = _type(value)
+    fits = not types or kind in types or (kind == "integer" and "number" in types)
+    if kind and (fits or "string" not in types):
+        return value
+    if lines:
+        text = text.removeprefix("\n").removesuffix("\n")
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _type(text: str) -> str:
+    """Return the JSON type of a text; empty if it is not JSON."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    try:
+        return _TYPES.get(type(json.loads(text, parse_constant=refuse)), "null")
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _loosely(text: str) -> str:
+    """Convert a Python constant, list or dict to JSON; empty for anything else."""
+    if text not in ("True", "False", "None") and text[:1] not in ("{", "["):
+        return ""
+    s, parts = Scanner(), list[str]()
+    s.feed(text)
+    s.ended = True
+    try:
+        next(read_json(s, parts.append))  # the text is complete, so it does not wait
+    except StopIteration as end:
+        return "".join(parts) if end.value and not s.rest.strip() else ""
+    return ""

@@ -13,7 +13,7 @@ from pyspec.text import notation
 from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import Result
-from pyspec.text.tagged import types_of
+from pyspec.text.stream import types_of
 
 CASES = [(family, *example) for family, examples in FAMILIES.items() for example in examples]
 
