@@ -159,11 +159,6 @@ def marks(source):
     return sorted({*MARK.findall(source), *unwritten} - {"<s>", "</s>", "<unk>"})
 
 
-def prompt_of(llm, kind):
-    messages, tools = CONVERSATIONS[kind]
-    return llm.template.prompt(messages, tools=tools)
-
-
 def test_a_call_that_a_template_does_not_write_has_the_familys_marks(opened):
     for name in NO_CALLS & opened.keys():
         llm = opened[name]
@@ -223,18 +218,6 @@ def test_an_answer_goes_on_where_it_was_begun(opened):
 def test_every_template_that_is_named_is_there():
     named = {*NO_RESULTS, *NO_CALLS, *NO_SYSTEM, *TOOLS_ALONE, *UNUSABLE, *NEITHER}
     assert named <= sdist.templates().keys()
-
-
-@pytest.mark.parametrize("kind", ["tools", "a tool's answer"])
-def test_tools_are_told_in_words_where_a_template_drops_them(kind, opened):
-    lost = []
-    silent = NO_RESULTS if kind == "a tool's answer" else NO_TOOLS
-    for name in silent.keys() & opened:
-        text = opened[name].detokenize(prompt_of(opened[name], kind), special=True).decode()
-        wanted = ["get_weather", "Weather of a city."]
-        wanted += ['"city": "Paris"', RESULT] if kind == "a tool's answer" else []
-        lost += [(name, word) for word in wanted if word not in text]
-    assert not lost
 
 
 def test_control_words_in_contents_are_text(opened):
