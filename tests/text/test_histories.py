@@ -127,7 +127,8 @@ def lost(template, turns, tools):
     calls = [call["function"] for turn in told for call in turn.get("tool_calls", ())]
     given = [each["arguments"] for each in calls if isinstance(each["arguments"], dict)]
     wanted = [turn["content"] or "" for turn in told]
-    wanted += [tool["function"].get("description") or "" for tool in tools or ()]
+    described = [tool["function"].get("description") or "" for tool in tools or ()]
+    wanted += [text.replace("'", " ") for text in described]  # which one template escapes
     wanted += [value for each in given for value in each.values() if isinstance(value, str)]
     words = [word for text in wanted for word in text.split() if not word.startswith("/")]
     known = [tool["function"]["name"] for tool in tools or ()]
