@@ -112,8 +112,8 @@ def _row(
     }  # fmt: skip
 
 
-@models.command(short_help="Fetch a model and print its path.")
-@click.argument("name")
+@models.command(short_help="Fetch a model if needed, and print its path.")
+@click.argument("name", default=lambda: load_manifest().default_target, shell_complete=model_names)
 @click.option(
     "--as", "kind", type=click.Choice([*sorted(CONVERSIONS), ORIGINAL]),
     help="Convert one of pyspec's known models to this tensor type as NAME-TYPE, and keep the original. "
@@ -126,7 +126,7 @@ def pull(name: str, kind: str | None, draft: bool) -> None:
     """Fetch a model into the cache, verify it and print its path.
 
     NAME is a known name, a short one of `pyspec models search` such as qwen3:4b, OWNER/REPO[:TYPE],
-    hf:OWNER/REPO/FILE.gguf[@REVISION] or the URL of one of them.
+    hf:OWNER/REPO/FILE.gguf[@REVISION] or the URL of one of them; without it, the default target.
     """
     chat = find_chat(name) if kind is None else None
     if chat is not None:
@@ -212,15 +212,6 @@ def _pulled(name: str, kind: str | None, show: Progress) -> Path:
 
 def _echo_path(path: Path) -> None:
     tell(os.fsencode(path))  # as bytes, so that a name that is not UTF-8 is printed unchanged
-
-
-@models.command(short_help="Print the path of a model, fetching it if needed.")
-@click.argument("name", required=False, shell_complete=model_names)
-def path(name: str | None) -> None:
-    """Print the path of a model, fetching it if needed. Without NAME: the default target."""
-    with store_progress() as show:
-        found = resolve(name, show)
-    _echo_path(found)
 
 
 @models.command("rm", short_help="Remove models from pyspec's own cache.")

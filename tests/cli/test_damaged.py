@@ -17,7 +17,7 @@ COMMON = ("--trust-model", "-t", "1", "-n", "2", "--temp", "0", "hello")
 COMMANDS = (
     ("models", "list"),
     ("models", "list", "--json"),
-    ("models", "path", "toy"),
+    ("models", "pull", "toy"),
     ("models", "info", "named"),
     ("draft", "-m", "named"),
     ("generate", "-m", "named", "--draft", "named", *COMMON),

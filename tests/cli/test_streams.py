@@ -76,7 +76,7 @@ BAD = "\udcff"
 
 @pytest.mark.parametrize("words", [
     ["generate", "x", "-m", f"{BAD}.gguf"], ["generate", "x", "-f", BAD], ["generate", "x", "--draft", BAD],
-    ["models", "path", BAD], ["models", "info", BAD], ["models", "rm", BAD], [BAD], ["generate", f"--{BAD}", "x"],
+    ["models", "pull", BAD], ["models", "info", BAD], ["models", "rm", BAD], [BAD], ["generate", f"--{BAD}", "x"],
     ["chat", "-s", BAD],
 ])  # fmt: skip
 def test_words_that_are_not_utf8(tiny_ascii, words):
