@@ -20,12 +20,6 @@ BLOCK = {
     "plain": {"tokens_per_second": 20.0, "error": 0.02},
 }  # fmt: skip
 
-MOSTLY_OFF = {"rounds_by_length": {0: 22, 3: 3}}
-"""The choices of an answer in which few drafts were checked."""
-
-HALF_OFF = {"rounds_by_length": {0: 15, 3: 10}}
-"""The choices of one of which most tokens came from drafts, though most rounds had none."""
-
 
 def said(text, kind="content"):
     return Piece((), parts=[AnswerPart(kind, text)])
@@ -62,29 +56,15 @@ def test_answers_end_their_line_once():
     assert text.getvalue() == "one\ntwo\n"
 
 
-SLOW = {"times_plain": 0.8, "accepted": 5}
-SLOWER = "30.0 tokens/s, slower than plain decoding"
-OFF = "30.0 tokens/s (drafts off: "
-
-
 @pytest.mark.parametrize(("change", "says"), [
-    ({}, "30.0 tokens/s, 1.5 times plain decoding"),
-    ({"times_plain": 13.2}, "30.0 tokens/s, 13 times plain decoding"),
-    ({"times_plain": 1.02}, "30.0 tokens/s, as fast as plain decoding"),
-    (SLOW, f"{SLOWER} (0.80 times; too many drafts were wrong)"),
-    ({"times_plain": 0.36, "accepted": 10}, f"{SLOWER} (0.36 times; drafts take too long here)"),
-    ({**SLOW, "choice": MOSTLY_OFF}, f"{SLOWER} (0.80 times; drafts off: this text is hard to predict)"),
-    ({**SLOW, "times_plain": 1.0, "choice": MOSTLY_OFF}, f"{OFF}this text is hard to predict)"),
-    ({"times_plain": 1.0, "choice": MOSTLY_OFF}, f"{OFF}checking them hardly pays off here)"),
-    ({**SLOW, "choice": HALF_OFF}, f"{SLOWER} (0.80 times; too many drafts were wrong)"),
-    ({"times_plain": None}, "30.0 tokens/s"),
-    ({"verified": 0}, f"{OFF}none was likely enough to be right)"),
-    ({"verified": 0, "drafted": 0}, f"{OFF}they would not have paid off here)"),
-    ({"draft": "none"}, "30.0 tokens/s, plain decoding"),
-    ({"rounds": 0}, "stopped before the first token"),
+    ({}, ", 1.5 times plain decoding"), ({"times_plain": 13.2}, ", 13 times plain decoding"),
+    ({"times_plain": 1.02}, ", as fast as plain decoding"), ({"times_plain": None}, ""),
+    ({"times_plain": 0.8}, ", slower than plain decoding (0.80 times)"),
+    ({"verified": 0}, " (drafts off: they would not have paid off here)"), ({"draft": "none"}, ", plain decoding"),
 ])  # fmt: skip
 def test_one_plain_sentence(change, says):
-    assert speed_sentence({**BLOCK, **change}, 30.0) == says
+    assert speed_sentence({**BLOCK, **change}, 30.0) == f"30.0 tokens/s{says}"
+    assert speed_sentence({**BLOCK, "rounds": 0}, 0.0) == "stopped before the first token"
 
 
 @pytest.mark.parametrize(("text", "wanted"), [

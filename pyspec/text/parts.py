@@ -375,7 +375,6 @@ def chat_logprobs(piece: Callable[[int], bytes], likely: Likely) -> list[dict[st
 # -- what drafts did, in words -----------------------------------------------------------------------------------------
 
 SAME = 0.05  # how far from 1 a factor may be and still count as the same speed
-_RIGHT = 0.75  # share of correct checked tokens above which an undrafted text does not count as hard to predict
 
 
 def counted(n: int, thing: str) -> str:
@@ -384,41 +383,27 @@ def counted(n: int, thing: str) -> str:
 
 
 def speed_sentence(block: Mapping[str, Any], tokens_per_second: float) -> str:
-    """Say how fast an answer came beside plain decoding, and why drafts did not help. block: a result's `speculation`."""
+    """Say how fast an answer came beside plain decoding. block: a result's `speculation`."""
     if block.get("rounds") == 0:
         return "stopped before the first token"
-    rate = f"{tokens_per_second:.{0 if tokens_per_second >= 100 else 1}f} tokens/s"
+    precision = 0 if tokens_per_second >= 100 else 1
+    return f"{tokens_per_second:.{precision}f} tokens/s{_beside(block)}"
+
+
+def _beside(block: Mapping[str, Any]) -> str:
+    """The speed compared with plain decoding; empty if that is unknown."""
     if block.get("draft", "none") == "none":
-        return f"{rate}, plain decoding"
+        return ", plain decoding"
     if not block.get("verified"):
-        unlikely, dear = "none was likely enough to be right", "they would not have paid off here"
-        return f"{rate} (drafts off: {unlikely if block.get('drafted') else dear})"
-    return f"{rate}{_against(block)}"
-
-
-def _against(block: Mapping[str, Any]) -> str:
-    """What drafts did for an answer with checked drafts."""
-    factor, off = block.get("times_plain"), ""
+        return " (drafts off: they would not have paid off here)"
+    factor = block.get("times_plain")
     if factor is None:
         return ""
-    plain = block.get("choice", {}).get("rounds_by_length", {}).get(0, 0)
-    if (
-        2 * plain > block["rounds"] * block["mean_length"]
-    ):  # tokens of rounds without checked drafts
-        hard, cheap = "this text is hard to predict", "checking them hardly pays off here"
-        off = f"drafts off: {cheap if _right(block) else hard}"
     if factor <= 1 - SAME:
-        slow = "drafts take too long here"
-        why = off or (slow if _right(block) else "too many drafts were wrong")
-        return f", slower than plain decoding ({factor:.2f} times; {why})"
+        return f", slower than plain decoding ({factor:.2f} times)"
     if factor < 1 + SAME:
-        return f" ({off})" if off else ", as fast as plain decoding"
+        return ", as fast as plain decoding"
     return f", {factor:.{0 if factor >= 10 else 1}f} times plain decoding"
-
-
-def _right(block: Mapping[str, Any]) -> bool:
-    """Whether most checked tokens were accepted."""
-    return bool(block["accepted"] >= _RIGHT * block["verified"])
 
 
 def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
