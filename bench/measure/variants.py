@@ -32,12 +32,11 @@ import numpy.typing as npt
 from pyspec.draft.policies import MAX_FIXED, parse_length
 from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.assembly import choose_parts, states_of
-from pyspec.engine.contexts import Contexts, Layout, Models
+from pyspec.engine.contexts import Contexts, Layout, Models, padded
 from pyspec.engine.handle import Role
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
 from pyspec.engine.options import AnswerOptions, Speculation
-from pyspec.engine.room import padded
 from pyspec.engine.round import Run
 from pyspec.errors import OptionError
 from pyspec.sampling.options import Sampling

@@ -19,13 +19,20 @@ from pyspec.batch.maker import AnswerMaker, Settings
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.policies import parse_length
 from pyspec.engine.answer import Answer
-from pyspec.engine.contexts import MAX_SEQUENCES, Contexts, Models, best_parallel, open_contexts
+from pyspec.engine.contexts import (
+    MAX_SEQUENCES,
+    STEP,
+    Contexts,
+    Models,
+    best_parallel,
+    memory_for,
+    open_contexts,
+)
 from pyspec.engine.handle import Role
 from pyspec.engine.kept import PromptFile, room_for_parked
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
 from pyspec.engine.profiles import PairMemory
-from pyspec.engine.room import STEP, memory_for
 from pyspec.engine.scheduler import Scheduler
 from pyspec.engine.statistics import Tally
 from pyspec.errors import Cancelled, InputError, OptionError

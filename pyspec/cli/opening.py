@@ -22,7 +22,7 @@ from pyspec._lib import DROP
 from pyspec.chat import TWICE_S
 from pyspec.cli.command import tell
 from pyspec.cli.options import DraftOptions, EngineOptions, ModelOptions
-from pyspec.engine.room import longest_context
+from pyspec.engine.contexts import longest_context
 from pyspec.hub.locate import resolve
 from pyspec.machine import AUTO
 from pyspec.machine.devices import add_rpc_servers, lacking_devices, missed_card_once

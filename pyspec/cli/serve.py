@@ -27,9 +27,8 @@ from pyspec.cli.options import (
     SamplerOptions,
     SystemOptions,
 )
-from pyspec.engine.contexts import MAX_SEQUENCES
+from pyspec.engine.contexts import MAX_SEQUENCES, expected_bytes, room_of_models
 from pyspec.engine.models import SideOptions
-from pyspec.engine.room import expected_bytes, room_of_models
 from pyspec.errors import NoMemory, OptionError
 from pyspec.hub.locate import found_here, resolve
 from pyspec.hub.sources import load_manifest

@@ -11,9 +11,8 @@ from msgspec import structs
 
 from pyspec.batch import Settings
 from pyspec.draft.goodput import GoodputPolicy
-from pyspec.engine.contexts import FEW, Models
+from pyspec.engine.contexts import FEW, Models, states_for
 from pyspec.engine.handle import Engine
-from pyspec.engine.room import states_for
 from pyspec.engine.target import SNAPSHOTS
 from pyspec.errors import DraftMismatch
 from pyspec.gguf.header import facts_of
@@ -132,7 +131,9 @@ def test_a_head_drafts_for_many(open_batch, tmp_path):
 @pytest.mark.parametrize(("share", "kept"), [(1.0, 0), (4.0 * 16, 1), (4.0 * 16 * 100, SNAPSHOTS)])
 def test_states_are_kept_as_far_as_memory_goes(hybrid, tiny_target, monkeypatch, share, kept):
     facts = facts_of(hybrid)
-    monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: int(share * facts.state) + 1)
+    monkeypatch.setattr(
+        "pyspec.engine.contexts.machine_memory", lambda: int(share * facts.state) + 1
+    )
     assert states_for(hybrid, 16, 0, ()) == kept
     assert (
         states_for(tiny_target, 64, 0, ()) == SNAPSHOTS

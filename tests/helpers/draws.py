@@ -11,9 +11,8 @@ import pytest
 
 from helpers import devices, tiny
 from pyspec.draft.simple import FixedPolicy
-from pyspec.engine.contexts import Contexts, Layout, Models
+from pyspec.engine.contexts import Contexts, Layout, Models, padded
 from pyspec.engine.options import AnswerOptions
-from pyspec.engine.room import padded
 from pyspec.grammar.languages import Constraint, of_gbnf
 from pyspec.sampling.options import Sampling
 

@@ -6,7 +6,7 @@ import pytest
 from helpers import programs
 from helpers.make_gguf import tiny_llama
 
-from pyspec.engine.room import longest_context
+from pyspec.engine.contexts import longest_context
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
 from pyspec.gguf.header import check_adapter, facts_of, shape_of
 from pyspec.hub.locate import find_here, found_here, remove, resolve

@@ -18,8 +18,8 @@ def fleet(serve, tmp_path):
     memory: how many of them the memory holds. needs: what is known of a model's bytes before it is loaded.
     """
     from pyspec.batch import Batch, Settings
+    from pyspec.engine.contexts import expected_bytes
     from pyspec.engine.models import SideOptions
-    from pyspec.engine.room import expected_bytes
     from pyspec.sampling.options import Sampling
     from pyspec.serve import ServerSettings
     from pyspec.serve.fleet import OtherModels
