@@ -130,24 +130,21 @@ Member = _shape(
     environment="dict[str, Any]", defer_loading="bool", disable_parallel_tool_use="bool", format="Member",
     schema="Schema", json_schema="Member", choice="list[str]", grammar="str | dict[str, Any]",
 )  # fmt: skip
-# how much to reason, by several names
-Reasoning = _shape(
-    "Reasoning", "type effort", budget_tokens="int", max_tokens="int", enabled="bool"
-)
-StreamOptions = _shape("StreamOptions", include_usage="bool")
+# how much to reason, what a stream tells, or the format of a text
+Settings = _shape(
+    "Settings", "type effort", budget_tokens="int", max_tokens="int", enabled="bool", include_usage="bool", format="Member",
+)  # fmt: skip
 # vLLM's structured_outputs
 Outputs = _shape(
     "Outputs", "regex grammar", json="Schema | str", choice="list[str]", json_object="bool"
 )
-# the format of a text, and how hard the model tries
-TextConfig = _shape("TextConfig", "effort", format="Member")
 Metadata = _shape("Metadata", "user_id")  # Anthropic's
 # fields of all kinds of request that are objects or lists; a body converts to it if all within has the right type
 Inside = _shape(
-    "Inside", stream_options="StreamOptions", response_format="Member", structured_outputs="Outputs", thinking="Reasoning",
-    reasoning="Reasoning", tools="list[Member]", tool_choice="str | Member", messages="list[Message]",
-    system="str | list[Member]", input="str | list[Member | str]", prediction="Message", text="TextConfig",
-    output_config="TextConfig", output_format="Member", metadata="Metadata",
+    "Inside", stream_options="Settings", response_format="Member", structured_outputs="Outputs", thinking="Settings",
+    reasoning="Settings", tools="list[Member]", tool_choice="str | Member", messages="list[Message]",
+    system="str | list[Member]", input="str | list[Member | str]", prediction="Message", text="Settings",
+    output_config="Settings", output_format="Member", metadata="Metadata",
 )  # fmt: skip
 
 
