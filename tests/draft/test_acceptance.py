@@ -112,6 +112,13 @@ def _likelihood(line, hits, seen, assumed):
     return float(tokens.sum() - 0.5 * (((line - assumed) / [0.7, 0.25]) ** 2).sum())
 
 
+def test_drafts_drawn_with_the_targets_noise_have_a_table_of_their_own():
+    seen = Acceptance()
+    for _ in range(200):
+        seen.calibration.update(0, 16, False)
+    assert seen.under("coupled").calibration.table[16] > 0.3
+
+
 def test_learned_round_trip():
     learned = Acceptance()
     teach(learned.companion, 3000)
