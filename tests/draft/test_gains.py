@@ -105,6 +105,17 @@ def test_after_short_answers_one_without_a_limit_is_taken_to_be_short():
     assert read == {10: False, 300: True}
 
 
+def test_a_text_of_which_few_tokens_were_asked_for_is_expected_to_have_them_all():
+    """Of fifty tokens asked for, fifty are left at the start; without a limit, fewer are counted on."""
+    drafted = {}
+    for left in (60, 1 << 30):
+        policy = measured()
+        for _ in range(40):
+            policy._drafting[0].used(0.3, 1.5)
+        drafted[left] = any(policy.plan([Place(0, 16, 1800, left, 50)]).lengths)
+    assert drafted == {60: True, 1 << 30: False}
+
+
 def test_threads_that_changed_are_thought_of_at_once():
     table = expand({1: 10.0, 2: 25.0, 64: 900.0})
     policy = GoodputPolicy(known_curve({0: table}, SIDE, SIDE))
@@ -113,6 +124,15 @@ def test_threads_that_changed_are_thought_of_at_once():
     for rows in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16):
         policy.curve.target.observe(rows, 20.0)
     assert policy.plan([Place(0, 16, 0, 200, 51)]).lengths == [16]
+
+
+def test_many_texts_save_up_for_trials_no_faster_than_one():
+    saved = []
+    for seqs in ((0,), (0, 1, 2, 3)):
+        policy = measured(auto=False)
+        round_of(policy, 1, 1, seqs=seqs)
+        saved.append(policy._drafting[(len(seqs) - 1).bit_length()]._credit)
+    assert saved[0] == pytest.approx(saved[1]) != 0.0
 
 
 def test_a_view_is_worth_what_it_changes():
@@ -292,3 +312,11 @@ def test_the_companions_reading_is_no_evidence_against_it():
         policy.observe(Outcome(seen, 14.0, 3, 2.0, 2, took, 2 + read, companion_read=read))
         gains[read] = policy._scoring.gain(0.0)
     assert gains[0] == pytest.approx(gains[500], rel=0.05)
+
+
+def test_what_the_companion_reads_is_what_the_longest_unread_text_has():
+    policy = judged()
+    for _ in range(40):
+        policy._scoring.used(0.5, 3.0)
+    places = [Place(0, 16, 0, 60, 50), Place(1, 16, 0, 60, 50, companion_lag=30_000)]
+    assert not policy.plan(places).use_companion
