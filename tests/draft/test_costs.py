@@ -96,6 +96,13 @@ def test_what_reading_costs_is_believed_at_once_or_the_second_time(times, first)
     assert curve.draft.time(1) == pytest.approx(step, rel=0.05)
 
 
+def test_a_heads_rows_are_not_taken_for_the_targets():
+    """Few weights and many kernels: a step takes more than its share of the bytes, and a prompt many steps."""
+    head, draft = (CostCurve.prior(ROWS, 0.06, head=head).draft for head in (True, False))
+    assert 1.4 * draft.time(1) < head.time(1) < 2.0
+    assert head.time(65) > 1.4 * draft.time(65)
+
+
 def test_a_machine_that_became_slow_is_believed_the_fourth_time():
     """Three times as slow once, twice or thrice is a stall, or something else that will be over."""
     times = RowTimes({0: expand({1: 1.0, 4: 3.0})})
