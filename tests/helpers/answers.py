@@ -107,35 +107,23 @@ def counters(engine: Engine) -> Counters:
 
 
 class Diary(FixedPolicy):
-    """Writes down what it is asked and told: the calls by name, and the places, outcomes and rounds that came with them."""
+    """Writes down what it is asked and told: the places, the outcomes, and the rounds without drafts."""
 
     def __init__(self, k: int) -> None:
         super().__init__(k)
-        self.calls: list[str] = []
         self.places: list[Place] = []
         self.outcomes: list[Outcome] = []
         self.rounds: list[tuple[Any, ...]] = []
 
-    def begin_answer(self) -> None:
-        self.calls.append("begin_answer")
-        super().begin_answer()
-
     def watch(self, *round_: Any) -> None:
-        self.calls.append("watch")
         self.rounds.append(round_)
         super().watch(*round_)
 
     def plan(self, places: Any) -> Any:
-        self.calls.append("plan")
         self.places += places
         return super().plan(places)
 
-    def choose(self, drafts: Any) -> Any:
-        self.calls.append("choose")
-        return super().choose(drafts)
-
     def observe(self, outcome: Outcome) -> None:
-        self.calls.append("observe")
         self.outcomes.append(outcome)
         super().observe(outcome)
 
