@@ -309,7 +309,7 @@ def new_screen() -> Screen:
 def print_listing(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print one line per model, whole names and figures in columns; a terminal breaks lines that are longer than it."""
     console = Console(highlight=False, emoji=False)
-    lines = [[safe(cell) for cell in row] for row in (head, *rows)]
+    lines = [[safe(cell).replace("\n", " ") for cell in row] for row in (head, *rows)]
     sizes = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     for number, line in enumerate(lines):
         gaps = [" " * (size - cell_len(cell)) for size, cell in zip(sizes, line)]

@@ -107,7 +107,7 @@ def test_a_table_fits_its_terminal(width, wanted):
 
 
 def test_a_listing_has_whole_names_in_columns(capsys):
-    rows = [["a-very-long-name", "14.92", "what it is"], ["b[x]\x1b[2J", "0.02", "-"]]
+    rows = [["a-very-long-name", "14.92", "what it is"], ["b[x]\x1b[2J\n", "0.02", "-"]]
     display.print_listing(("name", "GB", "what"), rows)
     assert capsys.readouterr().out.splitlines() == [
         "name                 GB  what",

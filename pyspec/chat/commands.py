@@ -98,7 +98,7 @@ def _chats(chat: Chat, argument: str) -> None:
     """List the logged chats, or go on with one of them."""
     found = dialogue.logged(_LISTED)
     if not found:
-        raise InputError("no chats are logged", "the first answer begins one")
+        raise InputError("no chats are logged")
     if argument:
         if not argument.isdecimal() or not 1 <= int(argument) <= len(found):
             wrong = f"{argument[:40]} is not a number from 1 to {len(found)}"

@@ -8,7 +8,6 @@ from helpers.fake_chat import QUIET, FakeModel, said, session, talk
 
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.talk import FIELDS, ChatSettings
-from pyspec.errors import NumericError
 
 
 def test_two_turns():
@@ -120,7 +119,7 @@ def test_trimming_drops_the_oldest_turns():
 
 @pytest.mark.parametrize(("after", "kept"), [(3, ["abc"]), (0, [])])
 def test_an_error_keeps_the_partial_answer_or_forgets_the_question(after, kept):
-    model = FakeModel(["abcdef"], fail_after=after, failure=NumericError("a logit is not finite"))
+    model = FakeModel(["abcdef"], fail_after=after)
     chat, text = talk(model, ChatSettings(stats="off"))
     code = run(chat, script_entries(BytesIO(b"hi\n")))
     said = "".join(f"{each}\n" for each in [*kept, "a logit is not finite"])

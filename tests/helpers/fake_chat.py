@@ -14,9 +14,9 @@ from pyspec.chat.dialogue import SavedModel
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.talk import Chat, ChatSettings, Guard
 from pyspec.engine.options import AnswerOptions
-from pyspec.errors import DraftMismatch, PyspecError
+from pyspec.errors import DraftMismatch, NumericError
 from pyspec.sampling.options import Sampling, SuggestedSampling
-from pyspec.sampling.verification import Strict, Verification
+from pyspec.sampling.verification import Strict
 from pyspec.screen import Screen
 from pyspec.text.messages import Message
 from pyspec.text.parts import AnswerPart, Piece, Source, Token, common_prefix
@@ -32,15 +32,13 @@ class Asked(NamedTuple):
 
     prompt: list[int]
     sampling: Sampling
-    rule: Verification
 
 
 @dataclass
 class FakeModel:
     """Says its answers in turn. Token ids are code points; turns are written `R:text` + END.
 
-    cancel_after: pieces after which `cancel` is called from inside, as by Ctrl-C. fail_after:
-    pieces after which `failure` is raised.
+    cancel_after: pieces after which `cancel` is called from inside, as by Ctrl-C. fail_after: pieces after which it fails.
     """
 
     answers: list[str]
@@ -50,7 +48,6 @@ class FakeModel:
     name: str = "fake"
     cancel_after: int | None = None
     fail_after: int | None = None
-    failure: PyspecError | None = None
     finish: str = "stop"
     asked: list[Asked] = field(default_factory=list)
     turns: list[list[Message]] = field(default_factory=list)
@@ -65,9 +62,7 @@ class FakeModel:
         self.turns.append([*messages])
         for message in messages:
             ids += [ord(message["role"][0].upper()), ord(":")]
-            content = message["content"]
-            text = content if isinstance(content, str) else content[-1]["text"]
-            ids += message.get("tokens") or [ord(c) for c in text]
+            ids += message.get("tokens") or [ord(c) for c in message["content"]]
             ids.append(END)
         return ids[:-1] if goes_on else [*ids, ord("A"), ord(":")]
 
@@ -76,12 +71,9 @@ class FakeModel:
         return b"" if token == END else chr(token).encode()
 
     def answer(self, prompt: list[int], options: AnswerOptions) -> Generator[Piece, None, None]:
-        asked = options.speculation
-        ask = Asked(prompt, options.sampling, asked.verification or Strict())
-        self.asked.append(ask)
-        self.cancelled = False
-        prompt = list(prompt)
-        kept = common_prefix(prompt, self.held)
+        rule = options.speculation.verification or Strict()
+        self.asked.append(Asked(prompt, options.sampling))
+        self.cancelled, kept = False, common_prefix(prompt, self.held)
         words = self.answers[(len(self.asked) - 1) % len(self.answers)]
         said: list[Token] = []
         try:
@@ -89,31 +81,25 @@ class FakeModel:
                 if self.cancelled:
                     yield Piece((), "cancelled")
                     return
-                if number == self.fail_after and self.failure is not None:
-                    raise self.failure
-                source = (
-                    Source.RELAXED if char == "~" and ask.rule.name == "margin" else Source.TARGET
-                )
-                source = Source.ACCEPTED if char.isdigit() else source
-                relaxed = source is Source.RELAXED
-                gap, preferred = (0.25, "-") if relaxed else (0.0, char)
-                said.append(Token(ord(char), source, gap, ord(preferred)))
+                if number == self.fail_after:
+                    raise NumericError("a logit is not finite")
+                said.append(_token(char, relaxes=rule.name == "margin"))
                 if self.cancel_after == number + 1:
                     self.cancel()
                 yield Piece((said[-1],), parts=[AnswerPart("content", char)])
             ending = (Token(END, Source.TARGET, 0.0, END),) if self.finish == "stop" else ()
             yield Piece(ending, self.finish)
         finally:
-            self.held = prompt + [token.id for token in said]
-            self.stats = self._stats(ask, said, kept)
+            self.held = [*prompt, *(token.id for token in said)]
+            self.stats = self._stats(said, len(prompt), kept)
 
-    def _stats(self, ask: Asked, said: list[Token], kept: int) -> dict[str, Any]:
+    def _stats(self, said: list[Token], size: int, kept: int) -> dict[str, Any]:
         taken = sum(token.source is not Source.TARGET for token in said)
         relaxed = sum(token.source is Source.RELAXED for token in said)
         return {
             "rounds": len(said), "mean_length": 1.0, "drafted": taken, "verified": taken, "accepted": taken,
-            "relaxed": relaxed, "relaxed_nats": 0.25 * relaxed, "prompt_tokens": len(ask.prompt), "prompt_kept": kept,
-            "verification": ask.rule.name, "draft": self.draft, "companion": self.companion, "times_plain": 2.0,
+            "relaxed": relaxed, "relaxed_nats": 0.25 * relaxed, "prompt_tokens": size, "prompt_kept": kept,
+            "draft": self.draft, "companion": self.companion, "times_plain": 2.0,
             "plain": {"tokens_per_second": 25.0, "error": 0.02},
             "timings": {"tokens_per_second": 50.0, "first_token_ms": 1.0, "total_ms": 2.0},
         }  # fmt: skip
@@ -134,8 +120,12 @@ class FakeModel:
     def target(self) -> SavedModel:
         return SavedModel(self.name)
 
-    def describe(self) -> list[tuple[str, str]]:
-        return [("target", self.name), ("draft", self.draft)]
+
+def _token(char: str, *, relaxes: bool) -> Token:
+    """A digit was drafted; a tilde was, too, where the rule is relaxed, in place of a hyphen."""
+    if relaxes and char == "~":
+        return Token(ord(char), Source.RELAXED, 0.25, ord("-"))
+    return Token(ord(char), Source.ACCEPTED if char.isdigit() else Source.TARGET, 0.0, ord(char))
 
 
 def no_guard(_cancel: object) -> AbstractContextManager[list[int]]:
