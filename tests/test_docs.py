@@ -53,7 +53,16 @@ def lines(page):
     ]
 
 
+def examples(group=cli):
+    """Those of `--help`."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        found = examples(command) if isinstance(command, click.Group) else command.examples
+        yield from found
+
+
 CASES = [(page, words, whole) for page in [*OWN, *OTHERS] for words, whole in lines(page)]
+CASES += [("--help", words, True) for line, _ in examples() for words in calls(line)]
 
 
 @pytest.mark.parametrize(("page", "words", "whole"), CASES, ids=lambda value: str(value)[:60])

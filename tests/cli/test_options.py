@@ -1,14 +1,12 @@
 """Options as users of other programs write them: understood, or refused by name."""
 
 import os
-import re
 import shlex
 import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -108,30 +106,6 @@ def test_a_help_page_has_a_hundred_lines_at_most(command):
     for each in command.params:
         if isinstance(each, Option):
             assert max(set(each.opts) - each.aliases, key=len) in " ".join(lines)
-
-
-COMMANDS = {
-    "": cli, "generate": generate, "chat": chat, "batch": batch, "serve": serve, "draft": draft, "measure": measure,
-    "info": info, "models": models, **{f"models {name}": each for name, each in models.commands.items()},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_help_page_names_only_what_help_lists(name):
-    """Commands, and options: its own, those of a command that it shows, and in `models` those that take a model."""
-    tops = {each for each in COMMANDS if each and " " not in each}
-    assert tops == {*cli.list_commands(click.Context(cli))}
-
-    def listed(of):
-        hidden = {alias for each in of.params for alias in getattr(each, "aliases", ())}
-        return {word for each in of.params for word in (*each.opts, *each.secondary_opts)} - hidden
-
-    own = {*listed(COMMANDS[name]), *(listed(generate) if name.startswith("models") else ())}
-    for line in help_of(COMMANDS[name], 1000).splitlines():
-        shown = re.search(r"pyspec ((?:models )?[a-z]+)", line)
-        assert shown is None or shown[1] in COMMANDS, line
-        known = own | (listed(COMMANDS[shown[1]]) if shown else set()) | {"-h", "--help"}
-        assert {*re.findall(r"(?<![\w-])--?[a-z][a-z-]*", line)} <= known, line
 
 
 def test_a_prompt_without_quotes_is_shown_with_them(refused):
