@@ -143,7 +143,7 @@ def pull(name: str, kind: str | None, draft: bool) -> None:
 
 
 def _pull_chat(chat: ChatModel, wanted: bool, here: LocalModel | None) -> None:
-    """Fetch a model of the catalogue and, if that is wanted, its draft. Both are named with size and licence first.
+    """Fetch a model of the catalogue, named with size and licence first, and its draft or say how that is fetched.
 
     here: a local model that the name means already, from whichever program.
     """
@@ -155,25 +155,14 @@ def _pull_chat(chat: ChatModel, wanted: bool, here: LocalModel | None) -> None:
         tell(f"{chat.full}: {chat.model}, {chat.size / 1e9:.2f} GB, {chat.licence}", err=True)
         with store_progress() as show:
             made = resolve(chat.model, show)
-    if chat.draft and wanted:
-        with store_progress() as show:
-            resolve(chat.draft, show)
-    elif (also := _draft_of(chat)) is not None:
-        tell(f"its draft: {also}; `pyspec models pull {chat.draft}` fetches it", err=True)
+    if chat.draft and find_here(chat.draft.removeprefix(PREFIX)) is None:
+        if wanted:
+            with store_progress() as show:
+                resolve(chat.draft, show)
+        else:
+            tell(f"`pyspec models pull {chat.draft}` fetches its draft", err=True)
     tell(f"next: `pyspec chat -m {chat.full}`", err=True)
     _echo_path(made)
-
-
-def _draft_of(chat: ChatModel) -> str | None:
-    """Describe the draft of a model by name, size and licence; None if there is none, or it is here already."""
-    if not chat.draft or find_here(chat.draft.removeprefix(PREFIX)) is not None:
-        return None
-    drafts = (each for family in load_manifest().family for each in family.drafts)
-    known = next((each for each in drafts if each.model == chat.draft), None)
-    if known is None:
-        return chat.draft
-    size = f"{known.size / 1e9:.2f} GB, " if known.size else ""
-    return f"{chat.draft} ({size}{known.licence})"
 
 
 @models.command("search", short_help="List chat models to fetch.")
