@@ -42,37 +42,22 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
     "a pattern of two": ({"type": "string", "pattern": "^yes|no$"}, ['"yes"', '"yes!"', '"oh no"'], ['"yes', '"y"']),
     # what is not constrained
     "null among values": ({"type": ["string", "null"], "enum": ["a", None]}, ['"a"', "null"], ['"Tom"', '"null"']),
-    "a list or null": ({"type": ["array", "null"], "items": {"type": "integer"}}, ["[1]", "null"], ['["a"]']),
     "an object or null": ({**A, "type": ["object", "null"]}, ['{"a":1}', "null"], ['{"a":"x"}']),
-    "a short text or null": ({"type": ["string", "null"], "maxLength": 2}, ['"ab"', "null"], ['"abc"']),
     "values behind allOf": ({"allOf": [{"enum": ["red"]}], "description": "d"}, ['"red"'], ["{}", '"blue"']),
     "oneOf beside properties": ({**A, "oneOf": [{"required": ["a"]}]}, ['{"a":1}'], ["{}", '{"a":"x"}']),
     "allOf beside properties": ({**A, "allOf": [{"required": ["a"]}]}, ['{"a":1}'], ["{}", '{"a":"x"}']),
-    "open bounds of a number": ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, ["0.5"], ["0", "1", "-0.5"]),
     "a definition named as a property": (
         {"$defs": {"a": {"const": 1}}, "type": "object", "properties": {"a": {"type": "string"}}}, ['{"a":"x"}'], ['{"a":1}']),
     "any further properties": ({**A, "additionalProperties": True}, ['{"a":1,"b":"x"}', '{"z":[1]}'], ['{"a":"x"}']),
     "a format and a pattern": ({"type": "string", "format": "date", "pattern": "^2"}, ['"2024-01-02"'], ['"1999-01-02"', '"2"']),
     # what is another text
     "an emoji": ({"enum": ["😀"]}, ['"😀"'], ['"\ufffd"']),
-    "what has to be escaped": (
-        {"enum": ["a\\b", 'q"q', "n\nn", "t\tt"]}, ['"a\\\\b"', '"q\\"q"', '"n\\nn"', '"t\\tt"'], ['"a\\b"', '"nnn"']),
-    "a value to be escaped": ({"const": 'a\\"\n'}, ['"a\\\\\\"\\n"'], ['"a"']),
-    "a name to be escaped": (of('5" nail', **{'5" nail': INT}), ['{"5\\" nail":1}'], ["{}"]),
     "names outside ASCII": (of("天気", "都市", 天気={}, 都市=INT), ['{"天気":1,"都市":2}'], ['{"天気":1}']),
     # what is valid, and was refused
     "anything": ({}, ANY, ["x"]),
-    "true": (True, ANY, ["x"]),
-    "any list": ({"type": "array"}, ["[]", '[1,"a"]'], ["{}"]),
     "a reference at the root": (
         {"$defs": {"Node": of("next", next=NODE)}, "$ref": "#/$defs/Node"}, ['{"next":{"next":null}}'], ['{"next":1}']),
-    "a reference to the root": (of("c", c={"type": "array", "items": {"$ref": "#"}}), ['{"c":[{"c":[]}]}'], ['{"c":[{}]}']),
-    "a reference with a slash": ({"$defs": {"a/b~c": {"const": 1}}, "$ref": "#/$defs/a~1b~0c"}, ["1"], ["2"]),
-    "a reference into a list": (
-        {"anyOf": [{"const": 1}, {"type": "array", "items": {"$ref": "#/anyOf/0"}}]}, ["1", "[1]"], ["[2]"]),
-    "a quote in a value": ({"enum": ['5" nail']}, ['"5\\" nail"'], ['"5 nail"']),
     "a dot": ({"type": "string", "pattern": r"^[0-9]+\.[0-9]{2}$"}, ['"1.00"'], ['"1"', '"1x00"']),
-    "a slash": ({"type": "string", "pattern": r"^\/[a-z]+$"}, ['"/a"'], ['"a"']),
     # what llguidance takes with help
     "one field at least": ({**of(a=INT, b=INT), "minProperties": 1}, ['{"b":1}', '{"a":1,"b":1}'], ["{}"]),
     "one of two closed objects": (

@@ -32,14 +32,3 @@ def test_long_conversations_have_short_probes():
     asked: dict[str, Any] = {"messages": [*(pair * 50), user("c")], "tools": None}
     roles = [turn["role"] for turn in probe_of(asked)["messages"]]
     assert roles == ["user", "assistant"] * 2 + ["user"]
-
-
-def test_probes_have_no_words_of_a_conversation():
-    def of(text):
-        function = {"name": text, "arguments": {text: text}}
-        call = {"id": "a", "type": "function", "function": function}
-        turns = [user(text), {"role": "assistant", "content": None, "tool_calls": [call]}]
-        return {"messages": turns, "tools": [tool(text, text)]}
-
-    asked = [of("Get the time"), of("x")]
-    assert probe_of(asked[0]) == probe_of(asked[1])

@@ -114,11 +114,3 @@ def test_neighbours_that_could_complete_a_word_are_known(words, text):
     before = any(start != word and word.endswith(start) for word in words for start in starts)
     made = ControlWords({word: n for n, word in enumerate(words)})
     assert made.joins(text) == [len(text)] * behind + [0] * before
-
-
-@given(words=WORDS, text=TEXTS)
-def test_the_longest_word_is_found_at_each_place(words, text):
-    at = ((n, [word for word in words if text.startswith(word, n)]) for n in range(len(text)))
-    wanted = [(n, n + len(max(found, key=len))) for n, found in at if found]
-    made = ControlWords({word: n for n, word in enumerate(words)})
-    assert list(made.places(text, overlapping=True)) == wanted

@@ -183,14 +183,6 @@ def test_words_are_found_once_each(opened):
     assert len(asked) < 10
 
 
-def test_detokenizing_reads_each_piece_once(opened):
-    ids = [tiny.mark(0), tiny.mark(1)] * 5000
-    assert opened.detokenize(ids, special=True) == b"<|im_start|><|im_end|>" * 5000
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("llama_cpp.llama_token_to_piece", None)
-        assert opened.detokenize(ids, special=True) == b"<|im_start|><|im_end|>" * 5000
-
-
 def test_a_text_that_takes_too_long_is_refused(opened):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vocab, "BUDGET_S", -1.0)
