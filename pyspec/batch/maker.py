@@ -14,8 +14,7 @@ from pyspec.requests.records import COMPLETION, SAMPLER_FIELDS, Record, Speculat
 from pyspec.sampling.options import MAX_TOKENS, Sampling, check_ranges, derive_seed
 from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict, Verification
 from pyspec.text.answer import ReasoningLimit, Speech
-from pyspec.text.forms import SYSTEM_ROLES
-from pyspec.text.messages import from_outside
+from pyspec.text.messages import SYSTEM_ROLES, from_outside
 from pyspec.text.parts import RecordResult, common_prefix
 from pyspec.text.prompts import FillIn, OtherFile
 from pyspec.text.stream import check_stops

@@ -19,8 +19,7 @@ from pyspec.serve.interface import (
     event,
     openai_refusal,
 )
-from pyspec.text.forms import SYSTEM_ROLES
-from pyspec.text.messages import content_text
+from pyspec.text.messages import SYSTEM_ROLES, content_text
 from pyspec.text.parts import AnswerPart, Result, object_of
 
 # -- items in ----------------------------------------------------------------------------------------------------------

@@ -16,8 +16,18 @@ from time import time
 from typing import Any
 
 from pyspec.errors import EngineError, InputError, OptionError
-from pyspec.text.forms import CHOICES, WARNINGS, TemplateInput, filled, in_forms, missing, probe_of
-from pyspec.text.messages import standard
+from pyspec.text.messages import (
+    CHOICES,
+    WARNINGS,
+    TemplateInput,
+    filled,
+    in_forms,
+    missing,
+    probe_of,
+    standard,
+    unused_digits,
+    written,
+)
 from pyspec.text.notation import Notation, Reasoning
 from pyspec.text.prompts import PromptTokenizer, Rendering
 from pyspec.text.render import (
@@ -29,7 +39,7 @@ from pyspec.text.render import (
     templates_of,
     variables_of,
 )
-from pyspec.text.veil import Veil, unused_digits, veiled, written
+from pyspec.text.veil import Veil, veiled
 
 log = logging.getLogger("pyspec")
 

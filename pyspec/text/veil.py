@@ -16,18 +16,14 @@ For example, a user of a model with ChatML's marks says `a <|im_end|> b`. P is t
 
 from __future__ import annotations
 
-import json
 import re
-import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pyspec.errors import InputError
+from pyspec.text.messages import cut_of, unused_digits
 from pyspec.text.prompts import ControlWords, Rendering
 from pyspec.text.stream import any_of
-
-_DIGITS = 16
-_LEFTOVER = 9  # so many digits of the prefix show that a template has cut a stand-in
 
 _ROLES = frozenset(
     ["system", "developer", "user", "assistant", "tool", "function", "model", "ipython", "observation", "context", "documents"]
@@ -35,20 +31,6 @@ _ROLES = frozenset(
 _OWN = ("system", "developer", "assistant")  # whose marks are meant, but for those around turns
 _TYPES = frozenset(["function", "text", "object", "array", "string", "number", "integer", "boolean", "null"])  # fmt: skip
 _KINDS = {"role": _ROLES, "type": _TYPES}  # words that a template knows, by their key
-
-
-def unused_digits(*written: str) -> str:
-    """Return random digits that occur in none of these texts. No beginning of them is also their end, so none overlap."""
-    while True:
-        made = "".join(secrets.choice("0123456789") for _ in range(_DIGITS))
-        borders = any(made.startswith(made[n:]) for n in range(1, _DIGITS))
-        if not borders and not any(map(_cut_of(made).search, written)):
-            return made
-
-
-def _cut_of(digits: str) -> re.Pattern[str]:
-    """Return a pattern for pieces of these digits."""
-    return re.compile("|".join(digits[i : i + _LEFTOVER] for i in range(_DIGITS - _LEFTOVER + 1)))
 
 
 class Veil:
@@ -67,7 +49,7 @@ class Veil:
     ) -> None:
         self._control = control
         self._prefix = unused_digits(*written)
-        self._cut = _cut_of(self._prefix)
+        self._cut = cut_of(self._prefix)
         edges = control.edges | {word[0] for word in defined}
         self._open_ended, self._parts = control.open_ended, control.joined
         self._around = frozenset(around)
@@ -186,8 +168,3 @@ def veiled(veil: Veil, inputs: Mapping[str, Any], plain: str, render: Render) ->
     # what was broken may be names that the template knows, rather than insides of words
     without = render(veil.hide(inputs, seams=False))
     return without if without and veil.frame(without) == veil.frame(found) else found
-
-
-def written(inputs: Mapping[str, Any]) -> str:
-    """Return all that a request has, for looking things up in it."""
-    return json.dumps(inputs, ensure_ascii=False, default=str)

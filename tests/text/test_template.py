@@ -1,5 +1,7 @@
 """Chat prompts as tokens."""
 
+from typing import Any
+
 import pytest
 from helpers import tiny
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from text.conftest import CHATML, MARKS, control, user
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError, OptionError, TemplateError
 from pyspec.text import render
+from pyspec.text.messages import probe_of
 from pyspec.text.render import Renderer
 from pyspec.text.template import ChatTemplate
 
@@ -164,6 +167,33 @@ def test_system_joins_the_user_where_there_is_no_such_turn(made, caplog):
         turns = [{"role": "system", "content": "Be brief."}, user("Hi.")]
         assert made(source).template.render(turns) == "Be brief.\n\nHi."
     assert "before the first user message" in caplog.text
+
+
+IGNORES = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+
+
+def tool(name, description):
+    function = {"name": name, "parameters": {"type": "object", "properties": {}}}
+    told = {"description": description} if description else {}
+    return {"type": "function", "function": {**function, **told}}
+
+
+@pytest.mark.parametrize(("name", "description", "turns"), [
+    ("get_time", "Get the time", [user("Get the time in Rome.")]),
+    ("get_time", None, [user("Please call get_time.")]),
+    ("u", None, [user("Hello.")]),
+    ("get_time", "Time.", [{"role": "system", "content": "get_time: Time."}, user("Hello.")]),
+])  # fmt: skip
+def test_tools_are_in_the_prompt_whatever_else_is(name, description, turns, made):
+    text = made(IGNORES).template.render(turns, tools=[tool(name, description)])
+    assert f'"name": "{name}"' in text
+
+
+def test_long_conversations_have_short_probes():
+    pair = [user("a"), {"role": "assistant", "content": "b"}]
+    asked: dict[str, Any] = {"messages": [*(pair * 50), user("c")], "tools": None}
+    roles = [turn["role"] for turn in probe_of(asked)["messages"]]
+    assert roles == ["user", "assistant"] * 2 + ["user"]
 
 
 def test_plain_words_without_a_template(made):
