@@ -2,7 +2,7 @@
 
 A model file's template is an untrusted program, so a child process renders it (`render.py`). What users and tools write must stay
 text. If it holds characters that control words begin or end with, the conversation is rendered again with stand-ins for them
-(`veil.py`): control words in that rendering are the template's own and become control tokens; the text between them stays text.
+(`Veil`): control words in that rendering are the template's own and become control tokens; the text between them stays text.
 If a template reads words in what others wrote, it finds none.
 """
 
@@ -29,7 +29,7 @@ from pyspec.text.messages import (
     written,
 )
 from pyspec.text.notation import Notation, Reasoning
-from pyspec.text.prompts import PromptTokenizer, Rendering
+from pyspec.text.prompts import PromptTokenizer, Rendering, Veil, veiled
 from pyspec.text.render import (
     NONE,
     PLAIN_STOP,
@@ -39,7 +39,6 @@ from pyspec.text.render import (
     templates_of,
     variables_of,
 )
-from pyspec.text.veil import Veil, veiled
 
 log = logging.getLogger("pyspec")
 
@@ -273,7 +272,7 @@ class ChatTemplate:
         """Return the rendering with breaks inside all words that must stay text.
 
         If a user says `<|im_end|>`, then `text` has the word twice: once in the user's words and once behind them, where the
-        template ends the turn. The first one has breaks inside, and the second has none. `veil` shows each step. A request
+        template ends the turn. The first one has breaks inside, and the second has none. `prompts.py` shows each step. A request
         that holds no character of a control word needs no breaks.
 
         Raises InputError if the template takes the user's word for its own, or leaves out texts without such words.
