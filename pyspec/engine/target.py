@@ -37,7 +37,7 @@ from pyspec.machine.files import show, size_of
 from pyspec.machine.machine import address_space_left, default_threads
 from pyspec.machine.others import file_name_of
 from pyspec.sampling.options import check_cache_type, check_overrides, check_ranges, is_quantised
-from pyspec.text.render import DEFAULT, KEY, Renderer, brings_template, templates_of
+from pyspec.text.render import DEFAULT, KEY, Renderer, templates_of
 from pyspec.vocab import GuardedTokenizer, forget_vocabulary
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     def _load_and_render(self, model_path: str, kwargs: dict[str, Any]) -> Renderer:
         """Load the model, and meanwhile start the child process that renders its templates."""
         renderer = Renderer()
-        if not self.loading.vocab_only and brings_template(Path(model_path)):
+        if not (self.loading.vocab_only or self.loading.embedding):
             renderer.start()
         try:
             self._load(model_path, kwargs)

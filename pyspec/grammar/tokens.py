@@ -59,7 +59,6 @@ class ByteVocabulary:
         self.ends = [t for t in range(self.n) if llama_cpp.llama_vocab_is_eog(vocab, t)]
         self.begun: OrderedDict[str, LLMatcher] = OrderedDict()  # matchers, by grammar
         self.lock = threading.Lock()  # guards them
-        self.nested: dict[bytes, bool] = {}  # how the model last wrote JSON, as in `Spacing`
         self.piece = piece_reader(vocab, special=True)
         tokens = all_pieces(vocab)
         silent = {*tokens_with(vocab, _NO_TEXT), *self.ends}
@@ -211,7 +210,7 @@ class Skeleton:
 
     def __init__(self, vocabulary: ByteVocabulary, tokenize: Callable[..., list[int]]) -> None:
         self._vocabulary, self._tokenize = vocabulary, tokenize
-        self._spacing = Spacing(nested=dict(vocabulary.nested))
+        self._spacing = Spacing()
         self._ids = list[int]()
         self._drafted, self._hits, self._misses = list[int](), 0, 0
 
@@ -223,7 +222,6 @@ class Skeleton:
             self._drafted = self._drafted if right else []
         self._ids = [*self._ids[-_SHOWN:], token]
         self._spacing.read(self._vocabulary.piece(token))
-        self._vocabulary.nested = self._spacing.nested
 
     def forced(self, matcher: LLMatcher) -> list[int]:
         """Return the tokens of a text that has to come. The last one is left out, since it may end with what comes behind."""

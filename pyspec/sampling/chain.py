@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-import weakref
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 import numpy as np
@@ -118,40 +116,6 @@ class CoupledXtc(SamplerHook):
             llama_cpp.llama_sampler_apply(self.inner, array)
 
 
-class Dry:
-    """llama.cpp's DRY samplers of one model; kept, since looking for breakers in each word of a vocabulary takes long."""
-
-    _all: ClassVar[weakref.WeakKeyDictionary[Any, Dry]] = weakref.WeakKeyDictionary()
-    _MAX_MADE = 8
-
-    def __init__(self) -> None:
-        self._made: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
-
-    def __del__(self) -> None:
-        for sampler in self._made.values():
-            llama_cpp.llama_sampler_free(sampler)
-
-    @classmethod
-    def of(cls, llama: Any) -> Dry:
-        return cls._all.setdefault(llama, cls())
-
-    def sampler(
-        self, vocab: Any, numbers: tuple[float, float, int, int], breakers: Sequence[str]
-    ) -> Any:
-        """A sampler that has seen no tokens. numbers: multiplier, base, allowed length, and how many tokens it looks back."""
-        key = (*numbers, *breakers)
-        if key not in self._made:
-            words = [word.encode() for word in breakers]
-            array = (ctypes.c_char_p * len(words))(*words)
-            made = llama_cpp.llama_sampler_init_dry(vocab, *numbers, array, len(words))
-            self._made[key] = made
-        self._made.move_to_end(key)
-        copy = llama_cpp.llama_sampler_clone(self._made[key])
-        if len(self._made) > self._MAX_MADE:
-            llama_cpp.llama_sampler_free(self._made.popitem(last=False)[1])
-        return copy
-
-
 MIN_TOP_P = 1e-9  # the top_p that leaves one token, as llama.cpp does for 0 and below
 
 
@@ -216,7 +180,10 @@ def _add_dry(chain: Any, sampling: Sampling, llama: Any, tokens: Sequence[int]) 
     # it allocates memory for this many, and the context holds no more
     last = most if last < 0 else min(last, most)
     numbers = sampling.dry_multiplier, sampling.dry_base, sampling.dry_allowed_length, last
-    sampler = Dry.of(llama).sampler(llama._model.vocab, numbers, sampling.dry_sequence_breakers)
+    words = [word.encode() for word in sampling.dry_sequence_breakers]
+    breakers = (ctypes.c_char_p * len(words))(*words)
+    vocab = llama._model.vocab
+    sampler = llama_cpp.llama_sampler_init_dry(vocab, *numbers, breakers, len(words))
     for token in tokens[-last:]:
         llama_cpp.llama_sampler_accept(sampler, int(token))
     llama_cpp.llama_sampler_chain_add(chain.sampler, sampler)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import subprocess
 import sys
 import threading
@@ -35,22 +34,12 @@ PLAIN_STOP = ("\nUser:",)
 """Ends an answer under the plain template, where the model would go on to write the user's turn."""
 
 MAX_BYTES = 1 << 20  # largest file of a template; a header's longest text has as many
-_HEADER = 32 << 20  # bytes within which a file's header ends, for all but the largest vocabularies
 
 _SPECIAL = {
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator", "pad_token": "padding",
     "cls_token": "cls", "mask_token": "mask",
 }  # fmt: skip
 """Template variables, and the names of their token ids in GGUF keys."""
-
-
-def brings_template(path: Path) -> bool:
-    """Whether a model file seems to have a chat template. Only the beginning is searched: header and vocabulary are there."""
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return data.find(KEY.encode(), 0, _HEADER) >= 0
-    except (OSError, ValueError):
-        return False
 
 
 def templates_of(metadata: Mapping[str, str]) -> dict[str, str]:

@@ -52,11 +52,3 @@ def test_separators_are_learnt():
     assert spacing.expected(b":") == b""
     spacing.read(b":")
     assert spacing.expected(b"3") == b""
-
-
-def test_what_the_model_wrote_before_is_expected_at_first():
-    spacing = Spacing()
-    spacing.read(b'{\n  "a": [')
-    again = Spacing(nested=spacing.nested)
-    again.read(b"{")
-    assert again.expected(b'"') == b"\n  "

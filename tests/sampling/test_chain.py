@@ -1,6 +1,5 @@
 """Sampler options and the chains they make, with DRY and XTC."""
 
-import gc
 import math
 from contextlib import closing
 from itertools import product
@@ -12,7 +11,7 @@ from helpers import tiny
 from measure.logits import top_two
 
 from pyspec.errors import OptionError
-from pyspec.sampling.chain import Dry, build_chain, xtc_chance
+from pyspec.sampling.chain import build_chain, xtc_chance
 from pyspec.sampling.options import BREAKER_BYTES, MAX_BREAKERS, Sampling
 
 
@@ -100,28 +99,6 @@ def test_dry_reads_prompt_and_answer_alike(open_plain, tiny_target, options, sec
     row[C], row[A] = 3.0, 2.0
     assert chosen(chain, row) == (A if second else C)
     chain.close()
-
-
-def test_dry_looks_for_breakers_once_a_model(open_plain, tiny_target, monkeypatch):
-    """Each answer has a copy that has seen nothing; few are kept, and none longer than the model."""
-    made, freed = [], []
-    init, free = llama_cpp.llama_sampler_init_dry, llama_cpp.llama_sampler_free
-    monkeypatch.setattr(
-        llama_cpp, "llama_sampler_init_dry", lambda *how: made.append(how) or init(*how)
-    )
-    monkeypatch.setattr(llama_cpp, "llama_sampler_free", lambda it: freed.append(it) or free(it))
-    llm = llama_cpp.Llama(str(tiny_target), vocab_only=True, verbose=False)
-    for base in (1.1, 1.1, *(1.2 + i / 10 for i in range(9))):
-        llama_cpp.llama_sampler_free(
-            Dry.of(llm).sampler(llm._model.vocab, (1.0, base, 2, 64), "ab")
-        )
-    copies = 11
-    assert len(made) == 10
-    assert len(freed) == copies + 2
-    llm.close()
-    del llm
-    gc.collect()
-    assert len(freed) == copies + len(made)
 
 
 def test_chances_of_xtc_are_uniform_and_apart():
