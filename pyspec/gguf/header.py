@@ -51,7 +51,7 @@ def read_header(path: str | os.PathLike[str], *, weights: bool = True) -> Header
     With `weights=False` a vocabulary without weights is accepted too. Raises only ModelNotFound,
     ModelUnreadable or ModelInvalid.
     """
-    header = _join_parts(parse_header(Path(path)))
+    header = header_of_parts(Path(path))
     if weights:
         _check_shape(header)
     _check_vocabulary(header)
@@ -187,15 +187,8 @@ def _read_part(header: Header, part: Path) -> Header:
 
 
 def header_of_parts(path: Path) -> Header:
-    """Read a header with the tensors of all parts that exist and are sound, unchecked. Raises as `parse_header` for the first."""
-    found = [parse_header(path)]
-    for part in parts_of(path)[1:]:
-        with suppress(ModelError):
-            found.append(parse_header(part))
-    tensors = {tensor.name: tensor for part in found for tensor in part.tensors}
-    return replace(
-        found[0], tensors=tuple(tensors.values()), parts=tuple(part.path for part in found)
-    )
+    """Read a header with the tensors of all parts; neither shape nor vocabulary is checked. Raises as `read_header`."""
+    return _join_parts(parse_header(path))
 
 
 # -- facts -------------------------------------------------------------------------------------------------------------
