@@ -304,8 +304,7 @@ def _check_ids(header: Header, n_vocab: int) -> None:
     """Check the ids of the target's vocabulary to which llama.cpp scatters the draft's logits."""
     import numpy as np  # noqa: PLC0415 - as above
 
-    alone = len(header.parts) == 1  # then this header's offsets are right for the file
-    parts = (header,) if alone else map(parse_header, header.parts)
+    parts = map(parse_header, header.parts)  # whose offsets are their own
     path, tensor = next(
         (part.path, tensor) for part in parts for tensor in part.tensors if tensor.name == "d2t"
     )

@@ -253,6 +253,14 @@ def test_huge_template_is_refused(alone, tmp_path):
         alone(None, chat_template=str(huge))
 
 
+def test_child_that_died_is_replaced(alone):
+    llm = alone("{{ messages[0].content }}")
+    assert llm.template.render([user("a")]) == "a"
+    (child := llm.template._renderer._child).kill()
+    child.wait()
+    assert llm.template.render([user("b")]) == "b"
+
+
 def test_closed_model_has_no_prompts(alone):
     llm = alone(CHATML)
     llm.close()
