@@ -6,7 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Protocol, TypeVar, cast
 
@@ -65,14 +65,18 @@ class AnswerLock:
 
     def held(self, work: _Work[_Item]) -> Generator[_Item, None, None]:
         """Yield what `work` yields, holding the lock until it ends. Raises EngineBusy."""
-        with self.taken() as me, self.ending(me, work.close):
-            while True:
-                with self.step(me):
-                    try:
-                        item = next(work)
-                    except StopIteration:
-                        return
-                yield item
+        with self.taken() as me:
+            try:
+                while True:
+                    with self.step(me):
+                        try:
+                            item = next(work)
+                        except StopIteration:
+                            return
+                    yield item
+            finally:
+                with self.step(me, last=True):
+                    work.close()
 
     @contextmanager
     def taken(self, *, keep_workers: bool = False) -> Iterator[object]:
@@ -164,16 +168,6 @@ class AnswerLock:
             self._wanders |= self._holder is me and self._reader != here
             self._holder, self._reader = me, here
             return True
-
-    @contextmanager
-    def ending(self, me: object, *ends: Callable[[], object]) -> Iterator[None]:
-        """Call `ends` behind `with`, the last one first, guarded as the end of an answer."""
-        try:
-            yield
-        finally:
-            with self.step(me, last=True), ExitStack() as stack:
-                for end in ends:
-                    stack.callback(end)
 
     @property
     def holds(self) -> bool:

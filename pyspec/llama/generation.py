@@ -191,20 +191,22 @@ def chunks_of(
     llm: Any, completion: Completion | None, chunks: Generator[Any, None, None]
 ) -> Generator[Any, None, None]:
     """Run llama-cpp-python's generator to its end under the lock; the last chunk says what was done."""
-    lock, ends = llm.answer_lock, [each.close for each in (completion, chunks) if each]
-    with lock.taken() as me, lock.ending(me, *ends):
-        while True:
-            with lock.step(me):
-                try:
-                    chunk = next(chunks)
-                except StopIteration:
-                    return
-                except UnicodeEncodeError as error:
-                    raise InputEncoding(
-                        f"the prompt is not UTF-8 at character {error.start}",
-                        "decode it first",
-                    ) from error
+    with closing(llm.answer_lock.held(_to_the_end(completion, chunks))) as held:
+        for chunk in held:
             yield marked(llm, chunk, None if completion is None else completion.reason)
+
+
+def _to_the_end(
+    completion: Completion | None, chunks: Generator[Any, None, None]
+) -> Generator[Any, None, None]:
+    try:
+        yield from chunks
+    except UnicodeEncodeError as error:
+        what = f"the prompt is not UTF-8 at character {error.start}"
+        raise InputEncoding(what, "decode it first") from error
+    finally:
+        if completion is not None:
+            completion.close()
 
 
 def marked(llm: Any, chunk: Any, reason: str | None = None) -> Any:

@@ -33,6 +33,8 @@ follow_imports = skip
 ignore_missing_imports = True
 [mypy-pyspec.gguf.*,pyspec.hub.*,pyspec.machine.*,pyspec.draft.*,pyspec.text.*,pyspec.grammar.*]
 follow_imports = skip
+[mypy-pyspec.text.parts]
+follow_imports = silent
 """
 """As a user's project is checked; what the example's types do not need is left out, since reading it takes long."""
 
