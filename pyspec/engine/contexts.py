@@ -67,8 +67,8 @@ def memory_for(target: Any, n_ctx: int, beside: float = 0.0) -> int:
         free = sum(each.free for each in found)
         most = _DEVICE_SHARE * free / (a_layer * away + others)
         others = 0.0
-    if away < layers and (memory := machine_memory()):
-        most = min(most, _SHARE * memory / (a_layer * (layers - away) + others))
+    if away < layers:
+        most = min(most, _SHARE * machine_memory() / (a_layer * (layers - away) + others))
     return int(min(most, 1 << 30))
 
 
@@ -101,7 +101,7 @@ def states_for(path: Path, n_seq: int, layers: int | str, devices: Sequence[str]
 
 def _room_beside(weights: int, layers: int | str, devices: Sequence[str]) -> float:
     """Bytes for KV cells beside so many bytes of weights."""
-    room = _SHARE * (machine_memory() or math.inf)
+    room = _SHARE * machine_memory()
     if layers != 0 and (found := layer_devices(devices)):
         room = min(room, _DEVICE_SHARE * (sum(each.free for each in found) - weights))
     return room
@@ -167,8 +167,7 @@ def expected_bytes(target: Path, others: Sequence[Path], cells: int, options: Si
 def room_of_models(layers: int | str, names: Sequence[str]) -> float:
     """Bytes for several models together, on the devices if layers are requested there, else on this machine."""
     found = layer_devices(names) if layers != 0 else []
-    memory = sum(each.total for each in found) or machine_memory()
-    return _MODELS_SHARE * memory or math.inf
+    return _MODELS_SHARE * (sum(each.total for each in found) or machine_memory())
 
 
 # -- sequences and cells ---------------------------------------------------------------------------

@@ -125,16 +125,57 @@ class SideModel:
                 )
         facts = self._check_vocabulary(Path(target.model_path))
         head = states is not None and states.kind == MTP
-        loading = _Loading(self.path, target, options, params, head=head)
-        self._n_gpu_layers, self._experts = loading.params.n_gpu_layers, loading.experts
+        loaded = self._loaded_with(target, options, params, head=head)
         if facts is not None:
-            loading.params.kv_overrides = _no_vocabulary(facts)
+            loaded.kv_overrides = _no_vocabulary(facts)
         try:
             return internals.LlamaModel(
-                path_model=str(self.path), params=loading.params, verbose=target.verbose
+                path_model=str(self.path), params=loaded, verbose=target.verbose
             )
         except ValueError as error:
             raise ModelInvalid(f"{self.path} could not be loaded: {error}") from error
+
+    def _loaded_with(self, target: Any, options: SideOptions, context: Any, *, head: bool) -> Any:
+        """Model parameters like the target's, after the same trial that the target had; they point into this object.
+
+        context: parameters of its context, to compute what fits. head: the file holds next-token heads only. Raises ModelError,
+        or OptionError for an unknown device.
+        """
+        own, layers = target.model_params, options.n_gpu_layers
+        params = llama_cpp.llama_model_default_params()
+        fits = layers == AUTO or (layers is None and target.fits_itself)
+        params.n_gpu_layers = own.n_gpu_layers if layers in (None, AUTO) else layers
+        for name in ("split_mode", "main_gpu", "tensor_split", "load_mode"):
+            setattr(params, name, getattr(own, name))
+        names = target.devices if options.devices is None else options.devices
+        found = layer_devices(names) if names or params.n_gpu_layers or fits else []
+        self._devices, self._experts = device_array(found), 0
+        if names:
+            params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
+        # where the target works only without extra buffers, its kernels are the draft's, whose own trial may not come to them
+        extra = target.loading.extra_buffers if own.use_extra_bufts else "off"
+        loading: Loading = replace(
+            target.loading, devices=names, head=head, type_k=options.type_k, type_v=options.type_v,
+            overrides=(), lora=None, tensors=(), extra_buffers=extra,
+        )  # fmt: skip
+        if names != target.devices:  # the target's split is for other devices
+            params.tensor_split, params.main_gpu = None, 0
+            loading = replace(loading, tensor_split=(), main_gpu=0)
+        path, wanted = self.path, params.n_gpu_layers
+        if fits and found:
+            wanted = rough_layers(read_header(path), found)
+        loading = replace(loading, n_gpu_layers=trial_layers(wanted, found))
+        params.load_mtp = head
+        if fits:
+            params.use_extra_bufts, may = check_fitting(path, target.trust, loading)
+            params.n_gpu_layers = 0
+            if may:
+                params.n_gpu_layers, self._experts = fit_layers(path, params, context, names)
+        else:
+            params.use_extra_bufts = check_model(path, target.trust, loading)
+        self._n_gpu_layers, self._overrides = params.n_gpu_layers, overrides_for(self._experts)
+        params.tensor_buft_overrides = address_of(self._overrides)
+        return params
 
     def _check_vocabulary(self, target: Path) -> Facts | None:
         """Raise DraftMismatch for a file with other tokens than the target's. Returns its facts, None if it is no model."""
@@ -193,50 +234,6 @@ def longest_draft(target: Any) -> int:
     if can_roll_back(target.model):
         return MAX_DRAFT
     return min(MAX_DRAFT, int(llama_cpp.llama_n_rs_seq(target.ctx)))
-
-
-class _Loading:
-    """Model parameters like the target's, after the same trial that the target had; `params` points into this object.
-
-    context: parameters of its context, to compute what fits. head: the file holds next-token heads only. Raises ModelError, or
-    OptionError for an unknown device.
-    """
-
-    def __init__(
-        self, path: Path, target: Any, options: SideOptions, context: Any, *, head: bool
-    ) -> None:
-        own, layers = target.model_params, options.n_gpu_layers
-        self.params = params = llama_cpp.llama_model_default_params()
-        fits = layers == AUTO or (layers is None and target.fits_itself)
-        params.n_gpu_layers = own.n_gpu_layers if layers in (None, AUTO) else layers
-        for name in ("split_mode", "main_gpu", "tensor_split", "load_mode"):
-            setattr(params, name, getattr(own, name))
-        names = target.devices if options.devices is None else options.devices
-        found = layer_devices(names) if names or params.n_gpu_layers or fits else []
-        self._devices, self.experts = device_array(found), 0
-        if names:
-            params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
-        # where the target works only without extra buffers, its kernels are the draft's, whose own trial may not come to them
-        extra = target.loading.extra_buffers if own.use_extra_bufts else "off"
-        loading: Loading = replace(
-            target.loading, devices=names, head=head, type_k=options.type_k, type_v=options.type_v,
-            overrides=(), lora=None, tensors=(), extra_buffers=extra,
-        )  # fmt: skip
-        if names != target.devices:  # the target's split is for other devices
-            params.tensor_split, params.main_gpu = None, 0
-            loading = replace(loading, tensor_split=(), main_gpu=0)
-        wanted = rough_layers(read_header(path), found) if fits and found else params.n_gpu_layers
-        loading = replace(loading, n_gpu_layers=trial_layers(wanted, found))
-        params.load_mtp = head
-        if fits:
-            params.use_extra_bufts, may = check_fitting(path, target.trust, loading)
-            params.n_gpu_layers = 0
-            if may:
-                params.n_gpu_layers, self.experts = fit_layers(path, params, context, names)
-        else:
-            params.use_extra_bufts = check_model(path, target.trust, loading)
-        self._overrides = overrides_for(self.experts)
-        params.tensor_buft_overrides = address_of(self._overrides)
 
 
 _ROPE = (

@@ -68,12 +68,9 @@ def this_machine() -> Stamp:
 
 def address_space_left() -> float:
     """Return how many bytes this process may still map; infinity without a limit (`ulimit -v`)."""
-    try:
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        unlimited = limit == resource.RLIM_INFINITY
-        return math.inf if unlimited else float(limit - psutil.Process().memory_info().vms)
-    except (OSError, psutil.Error):
-        return math.inf
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    unlimited = limit == resource.RLIM_INFINITY
+    return math.inf if unlimited else float(limit - psutil.Process().memory_info().vms)
 
 
 def machine_memory() -> int:

@@ -65,7 +65,7 @@ def test_a_draft_is_tried_on_its_own_devices(
     cards(monkeypatch, 8 << 30)
     for devices in (("CUDA0",), None):
         with pytest.raises(ModelRejected):
-            models._Loading(tiny_draft, llm, SideOptions(1, devices), None, head=False)
+            models.SideModel(tiny_draft, llm, SideOptions(1, devices))
     own, followed = trials
     assert (own.devices, own.main_gpu, own.tensor_split) == (("CUDA0",), 0, ())
     assert (followed.main_gpu, followed.tensor_split) == (1, (3.0, 1.0))

@@ -69,13 +69,14 @@ def loadings(monkeypatch):
     """Whether each draft was loaded with extra buffers."""
     from pyspec.engine import models
 
-    seen, load = [], models._Loading.__init__
+    seen, loaded_with = [], models.SideModel._loaded_with
 
     def watched(self, *args, **more):
-        load(self, *args, **more)
-        seen.append(self.params.use_extra_bufts)
+        params = loaded_with(self, *args, **more)
+        seen.append(params.use_extra_bufts)
+        return params
 
-    monkeypatch.setattr(models._Loading, "__init__", watched)
+    monkeypatch.setattr(models.SideModel, "_loaded_with", watched)
     return seen
 
 
