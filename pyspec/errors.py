@@ -7,7 +7,7 @@
     │   └── InputEncoding, InputTooLong, ThreadUnsupported, OptionError
     ├── EngineError
     │   └── NoMemory, NumericError, Cancelled, EngineBusy
-    └── TemplateError, DraftMismatch, DraftError, UnsupportedModel, FetchError, ContextOverflow, ProfileError, TrainingError,
+    └── TemplateError, DraftMismatch, DraftError, UnsupportedModel, FetchError, ContextOverflow, TrainingError,
         BatchWriteError, ResumeMismatch, DeadlineExceeded, ShuttingDown, TooManyRequests, AnswerFailed
 
 Catch `PyspecError` for all of them. Each carries `message` (what happened) and `hint` (what to do).
@@ -174,10 +174,6 @@ class Cancelled(EngineError):
 
 class EngineBusy(EngineError):
     """One engine was used by two threads at once."""
-
-
-class ProfileError(PyspecError):
-    """A stored profile is corrupt or belongs to another machine or model."""
 
 
 class TrainingError(PyspecError):

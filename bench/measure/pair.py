@@ -17,7 +17,7 @@ from pyspec.draft.simple import LengthPolicy
 from pyspec.draft.stopping import forecast, learn
 from pyspec.draft.types import Draft, Place, Plan, SeqOutcome
 from pyspec.engine.profiles import Prior, SideFile, hashes_of, prior_learned
-from pyspec.errors import ProfileError
+from pyspec.errors import OptionError
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.machine.files import write_whole
 from pyspec.sampling.options import Sampling, derive_seed
@@ -140,11 +140,11 @@ def _keep(
 def save_prior(sides: Sequence[SideFile], learned: Acceptance, *, coupled: bool) -> Path:
     """Write what a run taught beside the draft, as the table of its kind of draws; the other table stays as it was known.
 
-    Returns its path. Raises ProfileError.
+    Returns its path. Raises OptionError.
     """
     draft, companion = hashes_of(sides)
     if not draft:
-        raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
+        raise OptionError("there is no draft model to write a prior for", "name one with --draft")
     known = prior_learned(sides)
     tables = (
         (known.calibration, learned.calibration)

@@ -1,7 +1,7 @@
 """What a policy begins with for a pair of models: what earlier rounds taught, the draft's prior, or guesses by types and sizes.
 
-A draft's acceptance is the same on any machine, so it may be shipped as a prior beside the draft. Reading one that is damaged or
-belongs to another draft raises ProfileError. A policy then starts without it, and a warning says so.
+A draft's acceptance is the same on any machine, so it may be shipped as a prior beside the draft. A policy starts without
+one that is damaged or belongs to another draft, and a warning says so.
 
 What rounds taught is one small file for each target, draft, build of llama.cpp, processor and number of threads: times of decodes
 by rows, and for each kind of answer (by rule, and by how tokens are drawn) what drafts were worth. Without it each process would
@@ -31,15 +31,14 @@ from pyspec.draft.costs import OWN_MAX, ROWS, SURE, CostCurve, KeptTime
 from pyspec.draft.goodput import Experience
 from pyspec.draft.policies import Length, Policies
 from pyspec.engine.offload import count_placeable
-from pyspec.errors import EngineError, OptionError, ProfileError, PyspecError
+from pyspec.errors import EngineError, OptionError, PyspecError
 from pyspec.gguf.header import facts_of
 from pyspec.machine.attention import Decodes
 from pyspec.machine.devices import layer_devices
 from pyspec.machine.files import (
     Stamp,
     file_sha256,
-    parse,
-    read_named,
+    read_json,
     recall_as,
     remember,
     stamp,
@@ -48,8 +47,6 @@ from pyspec.machine.machine import Watch, engine_build, is_quiet, processor
 from pyspec.machine.others import came_with
 
 log = logging.getLogger("pyspec")
-
-_MAX_BYTES = 4 << 20
 
 
 class Prior(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,28 +64,6 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
     """What the companion's scores tell; ignored with another companion or none."""
     coupled: Calibration = msgspec.field(default_factory=Calibration)
     format: Literal[1] = 1
-
-    def restore(self, draft: str, companion: str) -> Acceptance:
-        """Return a new acceptance for a policy to begin with. Raises ProfileError for another draft."""
-        if self.draft != draft:
-            raise ProfileError("the draft's prior belongs to another draft", "install both again")
-        judged = self.judged if self.companion == companion else Logistic()
-        return Acceptance(self.calibration, judged, coupled=self.coupled)
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
-def read_prior(draft: Path) -> Prior | None:
-    """Return the prior that came with a draft, None if there is none. Raises ProfileError if it is damaged."""
-    path = came_with(draft, ".prior.json")
-    try:
-        return parse(read_named(path, _MAX_BYTES), Prior)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        what = f"the prior {path} cannot be used: {error}"
-        raise ProfileError(what, "install it again") from None
 
 
 # -- of loaded models --------------------------------------------------------------------------------------------------
@@ -127,13 +102,16 @@ def hashes_of(sides: Sequence[SideFile]) -> tuple[str, str]:
 
 
 def prior_learned(sides: Sequence[SideFile]) -> Acceptance:
-    """Return the acceptance in a draft's prior; one that has learned nothing if there is no prior."""
-    try:
-        prior = read_prior(sides[0].path) if sides else None
-        return prior.restore(*hashes_of(sides)) if prior is not None else Acceptance()
-    except ProfileError as error:
-        log.warning("%s; starting without it", error.message)
+    """Return the acceptance in a draft's prior; one that has learned nothing where none lies beside this very draft."""
+    prior = read_json(came_with(sides[0].path, ".prior.json"), Prior) if sides else None
+    if prior is None:
         return Acceptance()
+    draft, companion = hashes_of(sides)
+    if prior.draft != draft:
+        log.warning("the prior of %s belongs to another draft; starting without it", sides[0].path)
+        return Acceptance()
+    judged = prior.judged if prior.companion == companion else Logistic()
+    return Acceptance(prior.calibration, judged, coupled=prior.coupled)
 
 
 def gpu_layers(llm: Any) -> int:

@@ -275,7 +275,7 @@ def read_json(path: Path, kind: type[T]) -> T | None:
 @cache
 def tell_damage(path: Path, reason: str) -> None:
     """Say once in a process that a file counts as absent."""
-    log.warning("%s is damaged (%s); it counts as absent and is written anew", path, reason)
+    log.warning("%s is damaged (%s); it counts as absent", path, reason)
 
 
 # -- facts of files ----------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def test_a_draft_begins_with_its_prior(pair):
 
 @pytest.mark.parametrize(("spoil", "says"), [
     (lambda path: path.write_bytes(b"other weights"), "another draft"),
-    (lambda path: path.with_suffix(".prior.json").write_text("{"), "cannot be used"),
+    (lambda path: path.with_suffix(".prior.json").write_text("{"), "is damaged"),
     (lambda path: path.with_suffix(".prior.json").unlink(), ""),
 ])  # fmt: skip
 def test_a_prior_that_cannot_be_used_is_a_warning(pair, caplog, spoil, says):
