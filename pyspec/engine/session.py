@@ -24,7 +24,7 @@ from pyspec.engine.handle import PREFILL_CHUNK, Engine, Gate, Role
 from pyspec.engine.models import SideOptions
 from pyspec.engine.profiles import PairMemory
 from pyspec.engine.round import Run
-from pyspec.engine.statistics import AnswerStatistics, Timings
+from pyspec.engine.statistics import AnswerStatistics
 from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy, EngineError, PyspecError
 from pyspec.gguf.kinds import MTP
@@ -90,8 +90,8 @@ class Session:
                 self.in_flight = None
                 self.engine.cancel(raised=False)
                 self.loop.end(run)
-                timings = clock.timings(run.tally.tokens)
-                self.statistics = AnswerStatistics(run.tally, timings, n_prompt, kept)
+                timings, away = clock.timings(run.tally.tokens), clock.away_ms
+                self.statistics = AnswerStatistics(run.tally, timings, away, n_prompt, kept)
 
     def _begin(self, run: Run, held: int, least: int) -> int:
         # first of all: an older answer that is closed now finds that the context is no longer its own
@@ -141,7 +141,7 @@ class _Clock:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._start = perf_counter()
-        self._first = self._away = 0.0
+        self._first = self.away_ms = 0.0
         self._before = self._read = engine.decode_us()
 
     def prompt_read(self) -> None:
@@ -155,21 +155,26 @@ class _Clock:
         try:
             yield
         finally:
-            self._away += perf_counter() - start
+            self.away_ms += 1e3 * (perf_counter() - start)
 
-    def timings(self, tokens: int) -> Timings:
-        after = self._engine.decode_us()
-        end = perf_counter()
-        return Timings(
-            prefill_ms=1e-3 * (self._read[0] - self._before[0]),
-            draft_ms=1e-3 * (after[1] - self._before[1]),
-            companion_ms=1e-3 * (after[2] - self._before[2]),
-            verify_ms=1e-3 * (after[0] - self._read[0]),
-            first_token_ms=1e3 * ((self._first or end) - self._start),
-            total_ms=1e3 * (end - self._start),
-            tokens=tokens,
-            away_ms=1e3 * self._away,
-        )
+    def timings(self, tokens: int) -> dict[str, float]:
+        """Milliseconds, the first four inside llama.cpp's decodes, and tokens per second after the prompt was read."""
+        after, end = self._engine.decode_us(), perf_counter()
+        inside = {
+            "prefill_ms": 1e-3 * (self._read[0] - self._before[0]),
+            "draft_ms": 1e-3 * (after[1] - self._before[1]),
+            "companion_ms": 1e-3 * (after[2] - self._before[2]),
+            "verify_ms": 1e-3 * (after[0] - self._read[0]),
+        }
+        total = 1e3 * (end - self._start)
+        answering = total - inside["prefill_ms"]
+        return {
+            **inside,
+            "other_ms": max(0.0, total - sum(inside.values())),
+            "first_token_ms": 1e3 * ((self._first or end) - self._start),
+            "total_ms": total,
+            "tokens_per_second": 1e3 * tokens / answering if answering > 0 else 0.0,
+        }
 
 
 class Drafts:

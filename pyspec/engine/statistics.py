@@ -87,63 +87,28 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Timings:
-    """Where the time of one answer went, in milliseconds."""
-
-    # the first four inside llama.cpp's decodes
-    prefill_ms: float
-    draft_ms: float
-    companion_ms: float
-    verify_ms: float
-    first_token_ms: float
-    total_ms: float
-    tokens: int
-    away_ms: float = 0.0  # taken by the reader of the tokens; a part of `other_ms`
-
-    @property
-    def other_ms(self) -> float:
-        """The rest of the total."""
-        inside = self.prefill_ms + self.draft_ms + self.companion_ms + self.verify_ms
-        return max(0.0, self.total_ms - inside)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens per second after the prompt was read."""
-        seconds = (self.total_ms - self.prefill_ms) / 1000.0
-        return self.tokens / seconds if seconds > 0 else 0.0
-
-    def as_dict(self) -> dict[str, float]:
-        """The timings for results, including those of properties."""
-        return {name: round(getattr(self, name), 2) for name in _TIMES}
-
-
-_TIMES = (
-    *("prefill_ms", "draft_ms", "companion_ms", "verify_ms", "other_ms"),
-    *("first_token_ms", "total_ms", "tokens_per_second"),
-)
-
-
-@dataclass(frozen=True, slots=True)
 class AnswerStatistics:
-    """What one answer did."""
+    """What one answer did. timings: in milliseconds, and tokens per second. away_ms: of these, taken by who read the tokens."""
 
     tally: Tally
-    timings: Timings
+    timings: Mapping[str, float]
+    away_ms: float
     prompt_tokens: int
     prompt_kept: int
 
     def report(self, policy: LengthPolicy) -> dict[str, Any]:
         """Compare with plain decoding, and return the `speculation_report`. policy: the one that chose draft lengths."""
-        timings, choice = self.timings, policy.stats()
+        timings, tokens, choice = self.timings, self.tally.tokens, policy.stats()
         # plain decoding takes one row a token, at that token's depth
-        ends = self.prompt_tokens, self.prompt_tokens + timings.tokens
+        ends = self.prompt_tokens, self.prompt_tokens + tokens
         verifies = {n + 1: count for n, count in choice["rounds_by_length"].items()}
         plain = plain_decode(policy.curve.target, 1, ends, verifies, choice["ms_target"])
-        if plain is not None and timings.tokens:
-            ms = timings.tokens * (plain.ms + policy.plain_aside.ms) + timings.away_ms
-            self.tally.add_times(ms, timings.total_ms - timings.prefill_ms, plain.error)
+        if plain is not None and tokens:
+            ms = tokens * (plain.ms + policy.plain_aside.ms) + self.away_ms
+            self.tally.add_times(ms, timings["total_ms"] - timings["prefill_ms"], plain.error)
         read = self.prompt_tokens, self.prompt_kept
-        return speculation_report(self.tally, read, timings.as_dict(), choice)
+        told = {name: round(number, 2) for name, number in timings.items()}
+        return speculation_report(self.tally, read, told, choice)
 
 
 def speculation_report(

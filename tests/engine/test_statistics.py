@@ -5,7 +5,7 @@ import pytest
 from pyspec.draft.costs import SURE, CostCurve, KeptTime
 from pyspec.draft.simple import FixedPolicy
 from pyspec.draft.types import Outcome, SeqOutcome
-from pyspec.engine.statistics import AnswerStatistics, Tally, Timings, plain_decode
+from pyspec.engine.statistics import AnswerStatistics, Tally, plain_decode
 
 ROW_MS, FOUR_MS, ROUNDS = 10.0, 20.0, 10
 
@@ -37,18 +37,15 @@ def test_plain_decoding_takes_time_beside_decodes_too():
     policy = FixedPolicy(0, CostCurve.prior())
     for _ in range(32):
         policy.watch(1, ROW_MS, ROW_MS + 1.0, 30)
-    timings = Timings(5.0, 0.0, 0.0, 320.0, 6.0, 5.0 + 32 * 11.0, 32)
-    said = AnswerStatistics(Tally(), timings, 20, 0).report(policy)["times_plain"]
+    said = reported(policy, 32 * (ROW_MS + 1.0), 32)["times_plain"]
     assert said == pytest.approx(1.0, abs=0.01)
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 15])
 def test_short_answers_are_held_against_the_curve_too(tokens):
     times = [0.0, *(ROW_MS + n for n in range(64))]
-    policy = FixedPolicy(3, timed_before(times))
-    timings = Timings(5.0, 0.0, 0.0, 0.0, 6.0, 5.0 + 5.0 * tokens, tokens)
-    answer = AnswerStatistics(Tally(), timings, 20, 0)
-    assert answer.report(policy)["times_plain"] == pytest.approx(2.0)
+    said = reported(FixedPolicy(3, timed_before(times)), 5.0 * tokens, tokens)["times_plain"]
+    assert said == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("slow", [0.5, 1.0, 3.0])
@@ -75,10 +72,14 @@ def said(policy):
     return reported(policy, ROUNDS * 4 * ROW_MS, 4 * ROUNDS)
 
 
-def reported(policy, spent, tokens):
-    """Of an answer of so many tokens, in so many ms."""
-    timings = Timings(5.0, 0.0, 0.0, spent, 6.0, 5.0 + spent, tokens)
-    return AnswerStatistics(Tally(), timings, 20, 0).report(policy)
+def reported(policy, spent, tokens, away=0.0):
+    """Of an answer of so many tokens, in so many ms behind its prompt."""
+    timings = {
+        "prefill_ms": 5.0,
+        "total_ms": 5.0 + spent,
+        "tokens_per_second": 1e3 * tokens / spent,
+    }
+    return AnswerStatistics(Tally(tokens), timings, away, 20, 0).report(policy)
 
 
 @pytest.mark.parametrize(("scatter", "known"), [(0.01, True), (0.3, False)])
@@ -102,9 +103,8 @@ def test_time_of_the_reader_would_be_plain_decodings_too():
     """A slow terminal slows answers with and without drafts alike."""
     policy = timed(0.0001)
     policy.counts.add(Outcome([SeqOutcome(0, 0, 0)], ROW_MS, 1, t_round=ROW_MS), rounds=10)
-    timings = Timings(0.0, 0.0, 0.0, 100.0, 6.0, 1100.0, 10, away_ms=1000.0)
-    answer = AnswerStatistics(Tally(), timings, 20, 0)
-    assert answer.report(policy)["times_plain"] == pytest.approx(1.0)
+    said = reported(policy, 1100.0, 10, away=1000.0)["times_plain"]
+    assert said == pytest.approx(1.0)
 
 
 def test_one_ratio_is_the_factor_of_answers_and_batches():
