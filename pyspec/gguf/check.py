@@ -32,9 +32,6 @@ _DECODE_SECONDS = 8.0  # CPU time for some decodes
 _BYTES_PER_SECOND = 20e6  # a slow disk; the whole file is read once
 _BASE_MEMORY = 16 << 30  # address space, not memory: thread stacks and libraries reserve a lot
 _STACK = 9 << 20  # llama.cpp checks each tensor in a thread of its own
-_NO_ROOM = (
-    "Resource temporarily", "Cannot allocate", "bad_alloc", "allocat", "MemoryError", "ut of memory", "OutOfDeviceMemory",
-)  # fmt: skip
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGBUS}
 
 _BEYOND = ("head", "type_k", "type_v", "overrides")
@@ -159,21 +156,11 @@ def _trial(header: Header, loading: Loading, extra: bool) -> bool:
             show(file_name_of(header.path)),
         )
         return False
-    raise _rejected(header, outcome)
-
-
-def _rejected(header: Header, outcome: ChildExit) -> ModelRejected:
-    name, reason = show(file_name_of(header.path)), outcome.reason[:300]
-    if any(words in reason for words in _NO_ROOM):
-        what = f"there was no memory or thread left for the trial load of {name}: {reason}"
-        hint = "end other programs, or skip the trial with trust=True (--trust-model)"
-        return ModelRejected(what, hint)
-    if outcome.timed_out:
-        what = f"the trial load of {name} did not finish in {outcome.seconds:.0f} s; the disk or device may just be slow"
-        hint = "try again (what was compiled for a card is kept), or skip the trial with trust=True (--trust-model)"
-        return ModelRejected(what, hint)
-    hint = "get the file from its source again, or try a newer llama-cpp-python"
-    return ModelRejected(f"{name} failed its trial load: {reason}", hint, outcome.signal)
+    raise ModelRejected(
+        f"{show(file_name_of(header.path))} failed its trial load: {outcome.reason[:300]}",
+        "end other programs if memory or time was short, skip the trial with trust=True (--trust-model), or fetch the file again",
+        outcome.signal,
+    )
 
 
 def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:

@@ -49,12 +49,11 @@ KEPT: list[object] = []  # what llama.cpp may use to the end: callbacks, what pa
 
 @dataclass(frozen=True)
 class ChildExit:
-    """How a child ended: its report's error (empty on success), the signal that killed it, if any, and its time limit."""
+    """How a child ended: its report's error (empty on success), the signal that killed it, if any, or that it took too long."""
 
     error: str
     signal: int | None = None
     timed_out: bool = False
-    seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -93,7 +92,7 @@ def run_child(
         try:
             output, errors = child.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            return ChildExit("", timed_out=True, seconds=timeout or 0)
+            return ChildExit("", timed_out=True)
         finally:
             os.close(stdin)
             os.close(kept_open)
