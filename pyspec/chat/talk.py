@@ -44,6 +44,7 @@ from pyspec.sampling.options import (
     chance_seed,
     numbers,
     suggested_by,
+    suggestion,
 )
 from pyspec.sampling.verification import Margin, Strict, Verification
 from pyspec.screen import Screen
@@ -311,10 +312,10 @@ class Chat:
     def suggest(self) -> None:
         """Sample as the model suggests, except where the user has set something else; the former model's suggestions end."""
         found = self.model.suggested
-        new = {name: v for name, v in found.values.items() if name not in self.set_by_user}
+        new = {name: v for name, v in found.items() if name not in self.set_by_user}
         old = {name: getattr(ChatSettings, name) for name in self._suggested - self.set_by_user}
         self.settings, self._suggested = replace(self.settings, **{**old, **new}), frozenset(new)
-        if sentence := found.sentence(self.set_by_user):
+        if sentence := suggestion(found, self.set_by_user):
             self.screen.note(sentence)
 
     def fail(self, error: PyspecError) -> None:

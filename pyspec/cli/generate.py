@@ -41,6 +41,7 @@ from pyspec.cli.options import (
 from pyspec.engine.options import AnswerOptions
 from pyspec.errors import InputError, OptionError
 from pyspec.machine.files import read_stream, read_text
+from pyspec.sampling.options import suggestion
 from pyspec.text.parts import Piece, Result, result_of
 
 if TYPE_CHECKING:
@@ -194,9 +195,9 @@ def generate(
 
     screen, opener = new_screen(), partial(open_model, models, drafts, engine)
     with closing(LlamaChat(opener, called=models.model)) as model:
-        if sentence := model.suggested.sentence(sampler.given):
+        if sentence := suggestion(model.suggested, sampler.given):
             screen.note(sentence)
-        sampling = sampler.sampling(suggested=model.suggested.values)
+        sampling = sampler.sampling(suggested=model.suggested)
         model.thinking = output.reasoning != UNASKED and output.reasoning_budget != 0
         model.budget = output.reasoning_budget
         alone = request.system is None

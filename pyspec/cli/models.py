@@ -49,7 +49,7 @@ from pyspec.hub.sources import (
 )
 from pyspec.machine.files import as_text, file_sha256, show
 from pyspec.machine.others import LocalModel
-from pyspec.sampling.options import suggested_by
+from pyspec.sampling.options import suggested_by, suggestion
 from pyspec.screen import busy, print_listing, store_progress
 from pyspec.text.parts import safe
 
@@ -240,7 +240,7 @@ def _of_file(header: Header, name: str) -> Iterator[tuple[str, str]]:
         yield "made", record.note
     yield "format", f"GGUF v{header.version}, architecture {show(header.architecture)[1:-1]}"
     yield "vocabulary", f"{header.vocab_size} tokens"
-    if told := suggested_by(header.path, name).sentence():
+    if told := suggestion(suggested_by(header.path, name)):
         yield "suggests", told
     types = ", ".join(f"{count} {kind}" for kind, count in header.tensor_types().items())
     yield "tensors", f"{len(header.tensors)}: {types}"

@@ -28,6 +28,7 @@ from pyspec.sampling.options import (
     chance_seed,
     numbers,
     suggested_by,
+    suggestion,
 )
 from pyspec.sampling.verification import Margin, Strict, Verification
 
@@ -332,6 +333,6 @@ class SamplerOptions(_Numbers):  # type: ignore[misc]  # its fields come from th
     def suggested(self, path: Path, name: str) -> Mapping[str, float]:
         """Return what a model suggests, and say what of it holds here. name: how the user called it."""
         found = suggested_by(path, name)
-        if sentence := found.sentence(self.given):
+        if sentence := suggestion(found, self.given):
             tell(sentence, err=True)
-        return found.values
+        return found

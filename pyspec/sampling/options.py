@@ -431,24 +431,8 @@ class Sampling(SamplerNumbers):
 _OF_FILE = {"temp": "temperature", "penalty_repeat": "repeat_penalty"}  # files' own keys
 
 
-@dataclass(frozen=True)
-class SuggestedSampling:
-    """How a model's publisher would have it sampled."""
-
-    values: Mapping[str, float] = field(default_factory=dict)  # by the names of `Sampling`'s fields
-
-    def sentence(self, set_by_user: Collection[str] = ()) -> str:
-        """Say what holds because the model suggests it; empty if nothing does. set_by_user: fields that the user has set."""
-        named = [
-            f"--{NUMBERS[name].word} {self.values[name]:.6g}"
-            for name in SUGGESTED
-            if name in self.values and name not in set_by_user
-        ]
-        return f"sampling as the model suggests: {' '.join(named)}" if named else ""
-
-
-def suggested_by(path: Path, name: str = "") -> SuggestedSampling:
-    """Return what a model's file suggests; name: how the user called it, since several of ollama's models may share a file.
+def suggested_by(path: Path, name: str = "") -> dict[str, float]:
+    """Return what a model's file suggests, by fields of `Sampling`. name: how the user called it, as ollama's models share files.
 
     Values that are no numbers, or outside the range of their option, are left out.
     """
@@ -459,8 +443,13 @@ def suggested_by(path: Path, name: str = "") -> SuggestedSampling:
     own = {} if facts is None else facts.sampling
     kept = ollama_params(path, name)
     found = {_OF_FILE.get(key, key): value for key, value in {**own, **kept}.items()}
-    usable = {name: found[name] for name in SUGGESTED if _is_usable(name, found.get(name))}
-    return SuggestedSampling(usable)
+    return {name: found[name] for name in SUGGESTED if _is_usable(name, found.get(name))}
+
+
+def suggestion(values: Mapping[str, float], set_by_user: Collection[str] = ()) -> str:
+    """Say what holds because the model suggests it; empty if nothing does. set_by_user: fields that the user has set."""
+    named = [f"--{NUMBERS[k].word} {v:.6g}" for k, v in values.items() if k not in set_by_user]
+    return f"sampling as the model suggests: {' '.join(named)}" if named else ""
 
 
 def _is_usable(name: str, value: Any) -> bool:

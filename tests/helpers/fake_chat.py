@@ -15,7 +15,7 @@ from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.talk import Chat, ChatSettings, Guard
 from pyspec.engine.options import AnswerOptions
 from pyspec.errors import DraftMismatch, NumericError
-from pyspec.sampling.options import Sampling, SuggestedSampling
+from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Strict
 from pyspec.screen import Screen
 from pyspec.text.messages import Message
@@ -54,7 +54,7 @@ class FakeModel:
     held: list[int] = field(default_factory=list)
     cancelled: bool = False
     stats: dict[str, Any] | None = None
-    suggested: SuggestedSampling = SuggestedSampling()
+    suggested: dict[str, float] = field(default_factory=dict)
     limit: None = None
 
     def prompt(self, messages: Sequence[Message], *, goes_on: bool = False) -> list[int]:

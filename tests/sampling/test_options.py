@@ -34,7 +34,6 @@ from pyspec.sampling.options import (
     Range,
     SamplerNumbers,
     Sampling,
-    SuggestedSampling,
     check_ranges,
     number,
     numbers,
@@ -134,13 +133,13 @@ def suggesting(tmp_path_factory):
 
 def test_the_file_says_it_by_llama_cpps_keys(suggesting):
     values = {"temperature": 0.5, "top_k": 7, "repeat_penalty": 1.25}
-    assert suggested_by(suggesting) == SuggestedSampling(values)
+    assert suggested_by(suggesting) == values
 
 
 @pytest.mark.parametrize(("name", "value"), [("temp", -1.0), ("top_k", "many"), ("top_p", 7.0)])
 def test_what_is_no_value_of_its_option_is_left_out(tmp_path, name, value):
     path = tiny.write(tmp_path / "x.gguf", sampling={"min_p": 0.5, name: value, "mirostat": 2})
-    assert suggested_by(path) == SuggestedSampling({"min_p": 0.5})
+    assert suggested_by(path) == {"min_p": 0.5}
 
 
 def test_ollamas_parameters_come_before_the_files(tmp_path, suggesting):
@@ -148,9 +147,9 @@ def test_ollamas_parameters_come_before_the_files(tmp_path, suggesting):
     for name, given in (("chat", chat), ("code", {"temperature": 0})):
         layers = {"model": suggesting.read_bytes(), "params": json.dumps(given).encode()}
         blob = pulled(tmp_path, f"{name}:latest", **layers)
-    assert suggested_by(blob, "chat").values["temperature"] == 1
-    assert suggested_by(blob, "code:latest").values["temperature"] == 0
-    assert suggested_by(blob, "code").values["top_k"] == 7
+    assert suggested_by(blob, "chat")["temperature"] == 1
+    assert suggested_by(blob, "code:latest")["temperature"] == 0
+    assert suggested_by(blob, "code")["top_k"] == 7
 
 
 def test_generate_follows_it_and_says_so(suggesting):
