@@ -29,7 +29,7 @@ from pyspec.engine.offload import (
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
 from pyspec.gguf.check import Loading, check_fitting, check_model
 from pyspec.gguf.header import check_adapter, facts_of, read_header, shape_of
-from pyspec.gguf.kinds import has_head, most_positions, no_decoder, refuse_other_kinds
+from pyspec.gguf.kinds import most_positions, n_heads, no_decoder, refuse_other_kinds
 from pyspec.machine import AUTO, parse_devices
 from pyspec.machine.attention import flash_pays
 from pyspec.machine.devices import device_array, layer_devices
@@ -105,7 +105,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self.adapts_threads = not (kwargs.get("n_threads") or kwargs.get("n_threads_batch"))
         kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
         kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
-        self.has_head = head and has_head(Path(model_path))
+        self.has_head = head and n_heads(Path(model_path)) > 0
         self._most_positions = most_positions(Path(model_path))
         kwargs |= self._sizes(Path(model_path), kwargs)
         self.trust, self._snapshots = trust, snapshots

@@ -125,11 +125,6 @@ def n_heads(model: Path) -> int:
     return facts.heads if chained or one else 0
 
 
-def has_head(model: Path) -> bool:
-    """Whether a model's file holds next-token heads that llama.cpp can run."""
-    return n_heads(model) > 0
-
-
 def why_plain(model: Path) -> str:
     """Return a sentence for a model that nothing can be drafted for; empty for others."""
     facts = facts_of(model)

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from pyspec.gguf.header import Facts, facts_of
-from pyspec.gguf.kinds import ASSISTANT, MTP, NAMES, STATE_KINDS, has_head, head_size
+from pyspec.gguf.kinds import ASSISTANT, MTP, NAMES, STATE_KINDS, head_size, n_heads
 from pyspec.hub.fetch import cached, read_provenance
 from pyspec.hub.locate import OURS, found_here
 from pyspec.hub.sources import PREFIX, Entry, Family, Manifest, load_manifest
@@ -68,7 +68,7 @@ def candidates(target: Path) -> list[Candidate]:
 def own_head(target: Path) -> list[Candidate]:
     """Return the target's own next-token head (MTP), which is preferred to any other draft; empty if it has none."""
     facts = facts_of(target)
-    if facts is None or facts.kind != "model" or not has_head(target):
+    if facts is None or facts.kind != "model" or not n_heads(target):
         return []
     size = head_size(target)
     return [Candidate(MTP, "in its file", size, size / size_of(target), NAMES[MTP], target)]

@@ -16,7 +16,7 @@ from pyspec.gguf.kinds import (
     ONE_HEAD,
     PURPOSES,
     STREAMS,
-    has_head,
+    n_heads,
     refuse_other_kinds,
     unused_heads,
     why_plain,
@@ -79,7 +79,7 @@ def test_a_model_with_its_head_inside_is_a_model(tmp_path):
 ])  # fmt: skip
 def test_heads_that_do_not_run_are_said(tmp_path, arch, heads, said):
     path = write(tmp_path / "m.gguf", arch, "blk.0.attn_q.weight", *heads, heads=len(heads))
-    assert not has_head(path)
+    assert not n_heads(path)
     assert "".join((unused_heads(path), why_plain(path))).endswith(said)
 
 
@@ -117,5 +117,5 @@ def test_the_page_has_every_architecture_with_heads():
 @pytest.mark.parametrize("arch", sorted((ONE_HEAD | CHAINED_HEADS) - NO_STATES))
 def test_what_runs_is_what_the_page_says(arch, tmp_path):
     path = write(tmp_path / "model.gguf", arch, "blk.0.attn_norm.weight", HEAD, heads=1)
-    assert has_head(path)
+    assert n_heads(path)
     assert unused_heads(path) == why_plain(path) == ""
