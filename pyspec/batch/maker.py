@@ -13,7 +13,7 @@ from pyspec.grammar.languages import Constraint, of_grammar
 from pyspec.requests.records import COMPLETION, SAMPLER_FIELDS, Record, SpeculationBody, failed
 from pyspec.sampling.options import MAX_TOKENS, Sampling, check_ranges, derive_seed
 from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict, Verification
-from pyspec.text.answer import ReasoningLimit, Speech
+from pyspec.text.answer import AnswerReader, ReasoningLimit, Speech
 from pyspec.text.messages import SYSTEM_ROLES, from_outside
 from pyspec.text.parts import RecordResult, common_prefix
 from pyspec.text.prompts import FillIn, OtherFile
@@ -125,7 +125,7 @@ class AnswerMaker:
             )  # fmt: skip
             grammar = self._speech.shape(tokens, content, functions, forced, record.parallel)
         else:
-            reader = self._speech.plain_reader(stop)
+            reader = AnswerReader(self._speech.piece, stop)
             grammar = None if content is None else Constraint(content)
         sampling, drafting = self._sampling(record), _speculation(record.speculation, settings.rule)
         echo = ""

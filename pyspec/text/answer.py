@@ -248,10 +248,6 @@ class Speech:
         many = parallel is True and not named
         return Constraint(writer().calls(named or functions))
 
-    def plain_reader(self, stop: Iterable[str] = ()) -> AnswerReader:
-        """Return a reader for text outside a chat: everything is content."""
-        return AnswerReader(self.piece, stop)
-
     def _showing(self, *, tools: bool) -> TokenBytes:
         """Return a function for the bytes of tokens that shows the notation's marks too."""
         if tools not in self._pieces:

@@ -83,7 +83,7 @@ def test_marks_that_are_control_tokens(llm, speech):
     assert [reader.reason(each) for each in ("stop", "length")] == ["tool_calls", "length"]
     without = read(speech.reader([]), ids_of(llm, "a[TOOL_CALLS]b"))
     assert (without.text, without.calls) == ("ab", [])
-    assert read(speech.plain_reader(["z"]), ids_of(llm, "<think>x yz")).text == "<think>x y"
+    assert read(AnswerReader(speech.piece, ["z"]), ids_of(llm, "<think>x yz")).text == "<think>x y"
 
 
 def test_the_prompt_says_where_an_answer_begins(llm, speech):
