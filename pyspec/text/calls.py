@@ -125,6 +125,8 @@ class CallForm(ABC):
         return False
 
 
+# -- objects -----------------------------------------------------------------------------------------------------------
+
 _NAMES, _ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
 _ASIDE = ("type", "id", "tool_call_id")
 
@@ -165,9 +167,6 @@ class BareCalls(ObjectCalls):
         if (yield from s.peek()) == "{":
             return (yield from _read_objects(s, calls, self.close))
         return (yield from _read_python(s, calls, r"((?s:.*))\.call"))
-
-
-# -- objects -----------------------------------------------------------------------------------------------------------
 
 
 def _read_objects(
@@ -271,6 +270,9 @@ def read_arguments(s: Scanner, calls: Calls, name: str, call_id: str = "") -> Sc
     calls.begin(name, call_id)
     calls.add(text)
     return True
+
+
+# -- between marks -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
