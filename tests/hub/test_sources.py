@@ -112,7 +112,7 @@ def pyspec(server, home, *arguments, **variables):
 
 def test_a_repository_is_fetched_once(hub, tmp_path):
     """OWNER/REPO takes its Q4_K_M; the second time nothing is asked; a type, a URL and the file's stem mean the same file."""
-    first = pyspec(hub, tmp_path, "path", "maker/toy-GGUF")
+    first = pyspec(hub, tmp_path, "pull", "maker/toy-GGUF")
     assert first.returncode == 0, first.stderr
     path = Path(first.stdout.strip())
     assert path.name == f"maker--toy-GGUF--{COMMIT}--toy-Q4_K_M.gguf"
@@ -122,7 +122,7 @@ def test_a_repository_is_fetched_once(hub, tmp_path):
     for name in (
         "maker/toy-GGUF:q4_k_m", "hf.co/maker/toy-GGUF:Q4_K_M", "toy-Q4_K_M", "maker/toy-GGUF",
     ):  # fmt: skip
-        assert pyspec(hub, tmp_path, "path", name).stdout.strip() == str(path)
+        assert f" {path}\n" in pyspec(hub, tmp_path, "info", name).stdout
     assert len(hub.asked) == asked
     rows = json.loads(pyspec(hub, tmp_path, "list", "--json", "--here").stdout)
     mine = next(row for row in rows if row["name"] == "maker/toy-GGUF:Q4_K_M")
@@ -136,7 +136,7 @@ def test_dashes_in_a_files_name_are_no_folders(tmp_path):
     with serving({"maker/toy-GGUF": {"q--8/toy---Q8_0.gguf": TINY}}) as server:
         path = pyspec(server, tmp_path, "pull", "maker/toy-GGUF").stdout
         asked = len(server.asked)
-        assert pyspec(server, tmp_path, "path", f"hf:{name}").stdout == path != ""
+        assert f" {path}" in pyspec(server, tmp_path, "info", f"hf:{name}").stdout
         assert len(server.asked) == asked
 
 
@@ -189,7 +189,7 @@ def test_a_killed_download_leaves_nothing_behind(tmp_path):
     ("maker/toy-GGUF:Q2_K", "it has Q4_K_M, Q8_0"),
 ])  # fmt: skip
 def test_what_the_hub_does_not_have(hub, tmp_path, name, says):
-    done = pyspec(hub, tmp_path, "path", name)
+    done = pyspec(hub, tmp_path, "pull", name)
     assert (done.returncode, done.stdout) == (1, "")
     assert says in done.stderr
     assert "Traceback" not in done.stderr
@@ -206,7 +206,7 @@ def test_a_split_file_is_fetched_and_removed_whole(tmp_path):
         asked = len(server.asked)
         url = "https://hf.co/maker/big-GGUF/blob/main/big-Q8_0-00003-of-00003.gguf"
         for name in (url, "maker/big-GGUF:q8_0"):
-            assert pyspec(server, tmp_path, "path", name).stdout == done.stdout
+            assert f" {done.stdout}" in pyspec(server, tmp_path, "info", name).stdout
         assert len(server.asked) == asked
     assert len(read_header(Path(done.stdout.strip())).parts) == 3
     removed = pyspec(server, tmp_path, "rm", "maker/big-GGUF")
@@ -227,7 +227,7 @@ def test_a_split_file_without_a_part_is_refused(tmp_path, named):
 
 def test_a_file_that_was_spoilt_on_the_way(hub, tmp_path):
     hub.spoilt["toy-Q8_0.gguf"] = TINY[:-1] + b"?"
-    done = pyspec(hub, tmp_path, "path", "maker/toy-GGUF:Q8_0")
+    done = pyspec(hub, tmp_path, "pull", "maker/toy-GGUF:Q8_0")
     assert done.returncode == 1
     assert "sha256" in done.stderr
     assert not list(tmp_path.rglob("*.gguf"))
