@@ -50,6 +50,16 @@ def test_one_row_scales_the_rest():
     assert curve.draft.table()[1] == pytest.approx(5.0, rel=0.1)
 
 
+def test_a_draft_is_as_slow_as_the_machine_is():
+    """And a machine that is faster than it was, by far, is believed at once."""
+    curve = CostCurve.prior(draft_share=0.1)
+    for _ in range(20):
+        curve.observe(seen(1, 3000.0, t_draft=300.0, draft_steps=1))
+    for _ in range(20):
+        curve.observe(seen(1, 10.0))
+    assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.2)
+
+
 def test_with_other_threads_the_first_time_of_a_count_is_believed():
     """Fewer threads make several rows more expensive than one: no mean of both is true of either."""
     curve = RowTimes({0: expand({1: 10.0, 4: 16.0, 8: 24.0})})
