@@ -32,6 +32,13 @@ def test_the_other_server_drafts_as_many_tokens_as_its_name_says(script, tiny_dr
         assert serve.command(options, "pyspec:none")[-2:] == ["--draft", "none"]
 
 
+def test_a_p95_is_no_longer_than_the_longest(script):
+    """Eleven short waits and a long one, beyond which the default of `quantiles` goes."""
+    p95 = script("serve").p95
+    assert 0.001 < p95([0.001] * 11 + [0.006]) < 0.006
+    assert p95([2.0, 2.0]) == 2.0
+
+
 def test_conversations_come_back(script, tiny_ascii, questions, tmp_path, capsys):
     asked = questions("abc" * 9, "hello" * 9)
     numbers = ["--conversations=2", "--slots=1", "--tokens=3", "--least=9", "--ctx=512", "--threads=1"]  # fmt: skip

@@ -86,6 +86,16 @@ def test_the_verdict_names_the_rule_that_brings_most():
     assert f"{MARGIN} (+0 %: nats); the data support strict" in said
 
 
+def test_a_rule_that_answered_fewer_is_compared_on_those_and_is_no_candidate():
+    control = run(CONTROL)
+    for r in control[3:]:
+        r.turns[0].speculation = {"rounds": 12, "relaxed": 0, "open": 0}
+    few = run("margin/gap=2+fixed:4", rounds=2)[:3]
+    found = judged(control, few, run(MARGIN))
+    assert found["margin/gap=2+fixed:4"].gain == 2.0
+    assert f"{MARGIN} brings most" in verdict(found)
+
+
 def test_random_variants_deviate_as_often_as_their_margin_did():
     """Relaxed over open of the margin variant with the same gate and draws, pulled to 0.15 while little is known."""
     coupled, apart = run(MARGIN), run("margin+fixed:4+apart")
