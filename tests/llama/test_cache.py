@@ -1,6 +1,7 @@
-"""What a `SpeculativeLlama` keeps between calls, and what its user may do to it meanwhile."""
+"""What a `SpeculativeLlama` keeps between calls, and what its user, or another program on its context, may do to it meanwhile."""
 
 import llama_cpp
+import pytest
 from helpers.answers import counters
 from helpers.completions import GREEDY, PROMPT, greedy
 
@@ -83,3 +84,39 @@ def test_ram_cache(pair):
     ours.set_cache(llama_cpp.LlamaRAMCache())
     for prompt in (PROMPT, "zzyyxx", PROMPT + "k"):
         assert greedy(ours, prompt) == greedy(theirs, prompt)
+
+
+def decode(llm, tokens, first):
+    """Decode tokens at positions first, first + 1, ... as guidance does, past llama-cpp-python's own fields."""
+    llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(llm.ctx), 0, first, -1)
+    batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+    batch.n_tokens = len(tokens)
+    for i, token in enumerate(tokens):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = token, first + i, 1, 0
+        batch.logits[i] = i == len(tokens) - 1
+    assert llama_cpp.llama_decode(llm.ctx, batch) == 0
+    llama_cpp.llama_batch_free(batch)
+    assert llama_cpp.llama_get_logits_ith(llm.ctx, -1)  # as anybody would, to read the result
+
+
+@pytest.mark.parametrize("first", [0, 3, 45])
+@pytest.mark.parametrize("n", [2, 46, 100])
+def test_an_answer_behind_another_programs_decode_is_right(pair, first, n):
+    ours, theirs = pair
+    wanted = greedy(theirs)
+    assert greedy(ours) == wanted
+    decode(ours, [7 + i % 5 for i in range(n)], first)
+    assert greedy(ours) == wanted
+
+
+def test_a_context_that_was_cleared_or_only_measured(pair):
+    ours, theirs = pair
+    wanted = greedy(theirs)
+    for do, kept in (
+        (lambda llm: llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(llm.ctx), True), 0),
+        (lambda llm: llama_cpp.llama_perf_context_reset(llm.ctx), len(PROMPT) - 1),
+    ):
+        greedy(ours)
+        do(ours)
+        assert greedy(ours) == wanted
+        assert ours.last_speculation["prompt_kept"] == kept
