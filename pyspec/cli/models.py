@@ -137,8 +137,6 @@ def pull(name: str, kind: str | None, draft: bool) -> None:
         made = _pulled(name, kind, show)
     if known is not None and known.role == "target":
         tell(f"next: `pyspec chat -m {name}`", err=True)
-    if kind is not None and (record := read_provenance(made)) is not None:
-        tell(f"{made.stem}: {record.note}", err=True)
     _echo_path(made)
 
 
@@ -237,7 +235,8 @@ def _of_file(header: Header, name: str) -> Iterator[tuple[str, str]]:
         yield "sha256", file_sha256(part)
     yield "size", f"{sum(p.stat().st_size for p in paths) / 1e6:.1f} MB"
     if (record := read_provenance(header.path)) is not None:
-        yield "made", record.note
+        made = f"requantised from {record.source} by llama.cpp"
+        yield "made", f"{made}; the weights are rounded once more, so answers can differ a little"
     yield "format", f"GGUF v{header.version}, architecture {show(header.architecture)[1:-1]}"
     yield "vocabulary", f"{header.vocab_size} tokens"
     if told := suggestion(suggested_by(header.path, name)):

@@ -270,7 +270,6 @@ class Provenance(msgspec.Struct, frozen=True):
     source: str
     source_sha256: str
     sha256: str
-    note: str
 
 
 def variant_path(name: str, kind: str) -> Path:
@@ -319,12 +318,7 @@ def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
         new = work / target.name
         progress(f"converting {entry.name} to {kind}", 0, 0)
         _quantize(source, new, kind)
-        made = ", ".join(f"{n} {name}" for name, n in read_header(new).tensor_types().items())
-        note = (
-            f"requantised from {entry.file} to {kind} by llama.cpp ({made}); "
-            "the weights are rounded once more, so answers can differ a little from the original's"
-        )
-        record = Provenance(entry.name, file_sha256(source), file_sha256(new), note)
+        record = Provenance(entry.name, file_sha256(source), file_sha256(new))
         # The record is written last: a crash in between leaves a file that counts as absent.
         new.replace(target)
         write_whole(target.with_suffix(".json"), [msgspec.json.encode(record)])
