@@ -252,8 +252,6 @@ _FOREIGN = (
     (rb"version https://git-lfs", "it is a git-lfs pointer, not the model", "fetch the model itself with `git lfs pull`"),
     (rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|\?xml)", "it is a web page, not the model",
      "download the file itself; the address of a file on the hub has /resolve/, not /blob/"),
-    (rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ|\x28\xb5\x2f\xfd", "it is a compressed file", "unpack it first"),
-    (rb".{8}\{\s*\"", "it is a safetensors file", "convert it with llama.cpp's convert_hf_to_gguf.py"),
 )  # fmt: skip
 """Beginnings of files that are often stored under a model's name, what they are, and what to do."""
 

@@ -99,8 +99,6 @@ def broken(folder, change):
 @pytest.mark.parametrize(("head", "named"), [
     (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs pointer.*git lfs pull"),
     (b"\n<!DOCTYPE html><html><body>Sign in</body></html>", "web page.*/resolve/"),
-    (b"PK\x03\x04" + bytes(40), "compressed file"),
-    (struct.pack("<Q", 99) + b'{"__metadata__": {"format": "pt"}}', "safetensors"),
     (b"ordinary words, nothing else", "begins with b'ordi'"),
     *((raw, "not a GGUF v2/v3 file") for raw in (b"", b"GGUF", b"\0" * 100, os.urandom(4096))),
 ])  # fmt: skip
