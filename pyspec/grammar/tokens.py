@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import weakref
@@ -10,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from time import perf_counter
 from typing import Any, ClassVar
 
 import llama_cpp
@@ -21,9 +19,6 @@ from llguidance import LLMatcher, LLTokenizer
 from pyspec.errors import InputError
 from pyspec.vocab import all_pieces, piece_reader, tokens_with
 
-log = logging.getLogger("pyspec")
-
-_SLOW_S = 1.0
 # llguidance's prefix of tokens that no text contains
 _SPECIAL = b"\xff"
 _NO_TEXT = (
@@ -84,14 +79,9 @@ class ByteVocabulary:
     @classmethod
     def of(cls, llama: Any) -> ByteVocabulary:
         with cls._guard:
-            found = cls._all.get(llama)
-            if found is None:
-                start = perf_counter()
-                found = cls._all[llama] = cls(llama._model.vocab)
-                took = perf_counter() - start
-                level = logging.INFO if took > _SLOW_S else logging.DEBUG
-                log.log(level, "prepared %d tokens for grammars in %.1f s", found.n, took)
-            return found
+            if llama not in cls._all:
+                cls._all[llama] = cls(llama._model.vocab)
+            return cls._all[llama]
 
     def read(self, token: int) -> int:
         """Return the id under which llguidance knows a token: of several with one text, and of all ends, it knows the first."""
