@@ -11,9 +11,9 @@ pair answers for the first time; `--kept warm` lets ten prompts of the other hal
 included. `said` is what the answers themselves say that drafts brought, where they say it. `drafting` and `rows` are what drafts
 cost, as shares of the answer's time after the prompt: making them, and the time of the target's decodes beyond as many of the
 plain answer. A prompt's figures are medians of its pairs'; the mean's interval is over prompts (95 %, Student's t). `--half 1` or
-`2` takes every other prompt: what is tuned on one half is reported on the other. Words after `--` go to both processes: with
-`-- --draft none` both do the same, and the table is the measure's own scatter. With `--out FOLDER` the page and its figures are
-written there.
+`2` takes every other prompt: what is tuned on one half is reported on the other. `--beside N` keeps N processes busy that do
+nothing but arithmetic. Words after `--` go to both processes: with `-- --draft none` both do the same, and the table is the
+measure's own scatter. With `--out FOLDER` the page and its figures are written there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pyspec.machine.files import cache_dir
 
 PROMPTS = Path(__file__).with_suffix(".txt")
 OPTIONS = {
-    "temp": "0,0.8", "repeat": 4, "tokens": 128, "seed": 1, "half": 0, "kept": "warm", "out": None,
+    "temp": "0,0.8", "repeat": 4, "tokens": 128, "seed": 1, "half": 0, "kept": "warm", "beside": 0, "out": None,
 }  # fmt: skip
 WARMING = 10  # answers
 HEAD = (
@@ -128,6 +128,19 @@ def own_cache() -> Iterator[None]:
         for path in models.iterdir():
             (Path(folder) / "models" / path.name).symlink_to(path.resolve())
         yield
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """In the body, this many processes compute beside those that are timed."""
+    command = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(command) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def forget() -> None:
@@ -223,7 +236,7 @@ def main(words: Sequence[str] | None = None) -> None:
     at = given.index("--") if "--" in given else len(given)
     options = arguments(__doc__, given[:at], "prompts?", **OPTIONS)
     found = Everyday(**made_by("everyday", given), tokens=options.tokens, pairs={})
-    with own_cache():
+    with own_cache(), busy(options.beside):
         measure(options, given[at + 1 :], found)
     print(shown(found))
     if options.out:
