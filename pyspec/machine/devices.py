@@ -121,17 +121,13 @@ def lacking_devices(names: Sequence[str] = ()) -> list[str]:
         return []
     makers = cards()[:1] or [maker for maker in FLAGS if maker not in ("Apple", "RPC")]
     builds = [f"{reinstall(maker)}  # {maker}" for maker in makers]
-    sentence = "-ngl has no effect: this build of llama-cpp-python has no device, so everything runs on the CPU."
-    return [f"{sentence} To build for your card:", *builds]
+    sentence = "this build of llama-cpp-python has no device, so all layers stay on the CPU."
+    return [f"{sentence} To build for your card (DEVICES.md has wheels):", *builds]
 
 
 def missed_card() -> str:
     """Say what to install if this machine has a card and this build has no devices; else empty."""
-    found = cards()
-    if not found or layer_devices():
-        return ""
-    sentence = f"this machine has {found[0]} graphics, which this llama-cpp-python cannot use."
-    return f"{sentence} To build one that can (DEVICES.md has wheels):\n{reinstall(found[0])}"
+    return "\n".join(lacking_devices()) if cards() else ""
 
 
 def missed_card_once() -> str:

@@ -98,7 +98,7 @@ def test_layers_without_a_device_are_refused_with_the_builds_for_each(has):
     assert commands == wanted
     has(CPU, cards=["AMD"])
     said, *commands = lacking_devices()
-    assert said.endswith("To build for your card:")
+    assert said.endswith("(DEVICES.md has wheels):")
     assert commands == [f"{module.reinstall('AMD')}  # AMD"]
 
 
