@@ -237,8 +237,8 @@ def find_hub(repo: Repo) -> list[Entry]:
         raise FetchError(f"the hub returned an invalid commit id: {show(revision)}")
     entries = []
     for path in _choose(repo, list(files)):
-        folders = path.replace("--", "==").split("/")  # no path that is taken has a "="
-        flat = "--".join([*repo.name.split("/"), revision, *folders])
+        # none of these has a "="
+        flat = "--".join(f"{repo.name}/{revision}/{path}".replace("--", "==").split("/"))
         size, sha256 = files[path].size or 0, getattr(files[path].lfs, "sha256", None) or ""
         source = HuggingFace(repo.name, path, revision)
         name = f"{repo.name}/{path}"

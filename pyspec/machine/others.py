@@ -117,12 +117,13 @@ def owners_name(path: Path) -> str:
 def hub_file(path: Path) -> tuple[str, str, str] | None:
     """Return repository, file and revision of a hub file in our cache, OWNER--REPO--REVISION--FILE; None for others.
 
-    In FILE, "--" stands for "/", and "==" for "--".
+    In FILE, "--" stands for "/"; "==" stands for "--" everywhere.
     """
-    parts = path.name.split("--", 3)
+    parts = [part.replace("==", "--") for part in path.name.split("--")]
     if len(parts) < 4:
         return None
-    return f"{parts[0]}/{parts[1]}", parts[3].replace("--", "/").replace("==", "--"), parts[2]
+    owner, repo, revision, *file = parts
+    return f"{owner}/{repo}", "/".join(file), revision
 
 
 def of_repo(repo: str, file: str, path: Path, origin: str, *aliases: str) -> LocalModel:

@@ -131,13 +131,14 @@ def test_a_repository_is_fetched_once(hub, tmp_path):
     assert (removed.returncode, path.exists()) == (0, False)
 
 
-def test_dashes_in_a_files_name_are_no_folders(tmp_path):
-    name = "maker/toy-GGUF/q--8/toy---Q8_0.gguf"
+def test_dashes_in_names_are_no_folders(tmp_path):
+    name = "hf:maker/toy-GGUF/q--8/toy---Q8_0.gguf"
     with serving({"maker/toy-GGUF": {"q--8/toy---Q8_0.gguf": TINY}}) as server:
-        path = pyspec(server, tmp_path, "pull", "maker/toy-GGUF").stdout
-        asked = len(server.asked)
-        assert f" {path}" in pyspec(server, tmp_path, "info", f"hf:{name}").stdout
-        assert len(server.asked) == asked
+        for asked, known in (("maker/toy-GGUF", name), (f"{name}@v--1", f"{name}@v--1")):
+            path = pyspec(server, tmp_path, "pull", asked).stdout
+            n_asked = len(server.asked)
+            assert f" {path}" in pyspec(server, tmp_path, "info", known).stdout
+            assert len(server.asked) == n_asked
 
 
 def test_a_pasted_url(hub, tmp_path):
