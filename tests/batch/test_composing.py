@@ -99,17 +99,6 @@ def test_a_decode_in_which_rows_cost_more_is_not_made(known, within, n):
     assert time.best(2, 512, within, 1.0) == n
 
 
-@pytest.mark.parametrize("row_ms", [0.3, 1.0, 3.0])
-def test_pieces_come_to_the_gap(row_ms):
-    made = composer(gap=GAP_MS)
-    for _ in range(60):
-        made.took(0, 2, 20.0)
-        n = rows(made)
-        ms = 22.0 + n * row_ms
-        made.took(n, 2, ms)
-    assert n == 128 or 0.7 * GAP_MS < ms < 1.05 * GAP_MS
-
-
 def test_a_prompt_that_is_scored_comes_in_such_pieces_too(open_batch, monkeypatch):
     """Its rows are read in decodes of their own, for which answers wait as well."""
     pieces, score_chunk = [], composing.score_chunk
