@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -174,16 +175,37 @@ def error_behind(chain: Any, error: PyspecError) -> PyspecError:
     return masks.error if masks is not None and masks.error is not None else error
 
 
+class Dry:
+    """The DRY sampler of a model's last answer that had one, without its tokens, to be copied for the next.
+
+    Looking for breakers in each of 49,000 words takes 27 ms.
+    """
+
+    def __init__(self, vocab: Any, *how: Any) -> None:
+        *numbers, breakers = self.how = how
+        words = [word.encode() for word in breakers]
+        array = (ctypes.c_char_p * len(words))(*words)
+        self.sampler = llama_cpp.llama_sampler_init_dry(vocab, *numbers, array, len(words))
+
+    def __del__(self) -> None:
+        llama_cpp.llama_sampler_free(self.sampler)
+
+
+_last_dry: weakref.WeakKeyDictionary[Any, Dry] = weakref.WeakKeyDictionary()
+"""By `llama_cpp.Llama`."""
+
+
 def _add_dry(chain: Any, sampling: Sampling, llama: Any, tokens: Sequence[int]) -> None:
     """Add DRY, which has read the prompt as in llama-server."""
     last, most = sampling.dry_penalty_last_n, llama.n_ctx()
     # it allocates memory for this many, and the context holds no more
     last = most if last < 0 else min(last, most)
     numbers = sampling.dry_multiplier, sampling.dry_base, sampling.dry_allowed_length, last
-    words = [word.encode() for word in sampling.dry_sequence_breakers]
-    breakers = (ctypes.c_char_p * len(words))(*words)
-    vocab = llama._model.vocab
-    sampler = llama_cpp.llama_sampler_init_dry(vocab, *numbers, breakers, len(words))
+    how = *numbers, tuple(sampling.dry_sequence_breakers)
+    dry = _last_dry.get(llama)
+    if dry is None or dry.how != how:
+        dry = _last_dry[llama] = Dry(llama._model.vocab, *how)
+    sampler = llama_cpp.llama_sampler_clone(dry.sampler)
     for token in tokens[-last:]:
         llama_cpp.llama_sampler_accept(sampler, int(token))
     llama_cpp.llama_sampler_chain_add(chain.sampler, sampler)

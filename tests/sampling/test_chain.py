@@ -1,5 +1,6 @@
 """Sampler options and the chains they make, with DRY and XTC."""
 
+import gc
 import math
 from contextlib import closing
 from itertools import product
@@ -158,3 +159,21 @@ def test_samplers_that_are_off_add_nothing(open_plain, tiny_target):
 def test_values_that_cannot_be_are_refused(name, value):
     with pytest.raises(OptionError, match=rf"^{name} .*\((use|give) "):
         Sampling(**{name: value})
+
+
+def test_breakers_are_looked_for_once_while_answers_ask_alike(monkeypatch, tiny_target):
+    """Each chain has a copy of its own, and no sampler is left behind when the model goes."""
+    made, freed = [], []
+    init, free = llama_cpp.llama_sampler_init_dry, llama_cpp.llama_sampler_free
+    monkeypatch.setattr(
+        llama_cpp, "llama_sampler_init_dry", lambda *how: made.append(init(*how)) or made[-1]
+    )
+    monkeypatch.setattr(llama_cpp, "llama_sampler_free", lambda it: freed.append(it) or free(it))
+    llm = llama_cpp.Llama(str(tiny_target), n_ctx=64, verbose=False)
+    for base in (1.5, 1.5, 1.75):
+        build_chain(Sampling(dry_multiplier=1.0, dry_base=base), llm, tokens=[1, 2]).close()
+    assert len(made) == 2
+    llm.close()
+    del llm
+    gc.collect()
+    assert all(freed.count(sampler) == 1 for sampler in made)
