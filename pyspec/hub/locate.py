@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,7 +43,6 @@ from pyspec.machine.others import (
     hub_file,
     is_model,
     of_repo,
-    sizes_of,
 )
 
 # -- local models ------------------------------------------------------------------------------------------------------
@@ -146,8 +144,7 @@ def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no
     model: a path, of any part of a split model too; a name from the manifest, optionally with a type it was converted to
     (`smollm2-135m-instruct-q4_k_m`; `-original` for the file as fetched); another program's name for a local model
     (`llama3.2:3b`, a file's stem); or a file of the hub: OWNER/REPO[:TYPE], `hf:OWNER/REPO/FILE.gguf[@REVISION]`, or its URL.
-    None for the default target. The hub is not asked for local files. Raises ModelNotFound with similar names, ModelUnreadable,
-    or FetchError.
+    None for the default target. The hub is not asked for local files. Raises ModelNotFound, ModelUnreadable or FetchError.
     """
     if isinstance(model, os.PathLike) or (model is not None and _is_path(model)):
         return _existing(Path(model).expanduser())
@@ -210,18 +207,6 @@ def _unknown(name: str) -> ModelNotFound:
         "`pyspec models list` has the names here, `pyspec models search` others to fetch; "
         "a file works too, and OWNER/REPO:TYPE of the hub, where TYPE is Q4_K_M, for example"
     )
-    chats = [each.full for each in load_manifest().chat]
     if (chat := find_chat(name)) is not None:
         hint = f"fetch it with `pyspec models pull {name}` ({chat.size / 1e9:.2f} GB)"
-    elif near := _near(name, names()) or _near(name, chats):
-        hint = f"did you mean {' or '.join(near)}? {hint}"
     return ModelNotFound(f"there is no model {show(name)} here", hint)
-
-
-def _near(name: str, among: Iterable[str]) -> list[str]:
-    """Suggest names that differ in a few letters, or are longer. Another size is never suggested."""
-    typed, known = name.casefold(), {each.casefold(): each for each in among}
-    alike = difflib.get_close_matches(typed, known, n=3, cutoff=0.65)
-    longer = [each for each in known if len(typed) > 2 and each.startswith(typed)]
-    found = dict.fromkeys([*longer, *alike])
-    return [known[each] for each in found if sizes_of(typed) <= sizes_of(each)][:3]

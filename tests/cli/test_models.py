@@ -57,7 +57,7 @@ BAD = {"empty": b"", "noise": b"x" * 99, "cut": tiny_llama().build()[:-9]}
 
 @pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize(("words", "code", "says"), [
-    *((f"{command} toi", 1, "did you mean toy") for command in ("pull", "info")),
+    *((f"{command} toi", 1, "there is no model 'toi' here") for command in ("pull", "info")),
     *((f"info {name}.gguf", 1, f"{name}.gguf") for name in ("missing", "folder", *BAD)),
     ("pull noise.gguf --as q8_0", 2, "--as works for toy only"), ("pull toy --as q9", 2, "q8_0"),
 ])  # fmt: skip

@@ -69,11 +69,6 @@ def test_what_is_not_here_says_how_to_get_it():
     assert caught.value.hint == "fetch it with `pyspec models pull qwen3:8b` (5.03 GB)"
 
 
-def test_a_name_like_one_of_the_catalogue_is_a_guess_at_it():
-    with pytest.raises(ModelNotFound, match="did you mean llama3"):
-        resolve("llama3")
-
-
 def test_a_search_lists_sizes_and_drafts():
     table = run("search", "llama", "8b").stdout.splitlines()
     assert table[1].split()[:3] == ["llama3.1:8b", "4.92", "5.50"]

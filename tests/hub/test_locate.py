@@ -44,26 +44,10 @@ def test_known_name_wins_over_a_file_of_that_name(tmp_path, monkeypatch):
     assert [resolve(name) for name in ("./toy", "mine")] == [Path("toy"), Path("mine")]
 
 
-@pytest.mark.parametrize(("name", "here", "offered"), [
-    ("llama3.2:1b", "llama3.2:3b", False), ("llama3b", "llama3.2:1b", False),
-    ("gemma3n:e2b", "gemma3n:e4b", False), ("mixtral:8x7b", "mixtral:8x22b", False),
-    ("smollm2:360m", "smollm2:135m", False), ("qwen3:30b-a3b", "qwen3:32b", False),
-    ("toi", "toy", True), ("tooy", "toy", True), ("llama3.2", "llama3.2:3b", True), ("lama3.2:3B", "llama3.2:3b", True),
-    ("gemma3:e4b", "gemma3n:e4b", True), ("qwen3:30b", "qwen3:30b-a3b", True),
-])  # fmt: skip
-def test_another_size_is_not_meant(name, here, offered, monkeypatch):
-    """A 3B is no misspelt 1B; a beginning of a name is."""
-    monkeypatch.setattr("pyspec.hub.locate.names", lambda: [here, "toy"])
-    with pytest.raises(ModelNotFound) as caught:
-        resolve(name)
-    assert (f"did you mean {here}?" in str(caught.value)) is offered
-
-
 @pytest.mark.parametrize("name", ["qqqqqqqq", "absent.gguf", "./absent", "hf:nonsense", "a\0b", ""])
 def test_what_is_not_there(name):
-    with pytest.raises(ModelNotFound) as caught:
+    with pytest.raises(ModelNotFound):
         resolve(name)
-    assert "did you mean" not in str(caught.value)
 
 
 def test_folder_is_unreadable(tmp_path):
