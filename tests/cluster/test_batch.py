@@ -4,14 +4,19 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
-from helpers.rays import OF_RAY  # noqa: E402
-
 from pyspec.batch import Batch  # noqa: E402
 from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.cluster import _Rows, answer  # noqa: E402
 from pyspec.errors import OptionError, ResumeMismatch  # noqa: E402
 
-pytestmark = [*OF_RAY, pytest.mark.usefixtures("cluster")]
+pytestmark = [
+    pytest.mark.usefixtures("cluster"),
+    # what Ray warns of itself
+    *[
+        pytest.mark.filterwarnings(f"ignore::{kind}Warning")
+        for kind in ("Deprecation", "Future", "User", "Resource")
+    ],
+]
 
 
 PROMPTS = ["abc", "hello", "once upon a time", "the end"] * 3
