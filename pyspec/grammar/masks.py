@@ -20,56 +20,19 @@ from llguidance import LLMatcher
 
 from pyspec.errors import InputError
 from pyspec.grammar.languages import Constraint
-from pyspec.grammar.schemas import LIMITS, STACK
-from pyspec.grammar.tokens import ByteVocabulary, Skeleton
-from pyspec.vocab import call_with_stack
+from pyspec.grammar.tokens import SIMPLER, ByteVocabulary, Skeleton, reason
 
 CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
 """The layout of `llama_token_data`."""
 
 _SLOW_S = 2e-3
-_KEPT = 32
 log = logging.getLogger("pyspec")
-
-SIMPLER = "make the grammar or the schema simpler"
-
-
-def _matcher(vocabulary: ByteVocabulary, grammar: str) -> LLMatcher:
-    """Return a new matcher; agents send the same grammars with each request. Raises InputError for one that cannot be used."""
-    kept = vocabulary.begun
-    with vocabulary.lock:
-        found = kept.get(grammar)
-        if found is not None:
-            kept.move_to_end(grammar)
-            return found.deep_copy()
-    made = call_with_stack(lambda: _begun(vocabulary, grammar), STACK)
-    with vocabulary.lock:
-        kept[grammar] = made
-        if len(kept) > _KEPT:
-            kept.popitem(last=False)
-        return made.deep_copy()
-
-
-def _begun(vocabulary: ByteVocabulary, grammar: str) -> LLMatcher:
-    matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=LIMITS)
-    mask = b"" if matcher.is_error() else matcher.compute_bitmask()
-    if matcher.is_error():
-        raise InputError(f"the grammar cannot be used: {_reason(matcher)}", SIMPLER)
-    if not vocabulary.allowed(mask).any():
-        raise InputError("the grammar allows no token of this vocabulary", SIMPLER)
-    return matcher
-
-
-def _reason(matcher: LLMatcher) -> str:
-    """The first lines of an error; more of them would repeat the grammar."""
-    lines = [line.strip() for line in matcher.get_error().splitlines()[:4]]
-    return " ".join(filter(None, lines))[:200]
 
 
 def _chosen(vocabulary: ByteVocabulary, constraint: Constraint) -> LLMatcher | None:
     """Return a matcher of the language or the looser one; None if neither can be used and the answer need not follow one."""
     try:
-        return _matcher(vocabulary, constraint.language.grammar)
+        return vocabulary.matcher(constraint.language.grammar)
     except InputError as error:
         log.info("%s", error)
         if constraint.looser is None and not constraint.trigger:
@@ -114,7 +77,7 @@ class Masks:
             return
         self._due = self._due[1:] if self._due and self._due[0] == token else None
         if not self._matcher.consume_token(self._vocabulary.read(token)):
-            self._fail(_reason(self._matcher))
+            self._fail(reason(self._matcher))
 
     def _wait_for_trigger(self, matcher: LLMatcher, token: int) -> None:
         """Look for the trigger. If the language does not have the text behind it, the search goes on."""
@@ -166,8 +129,7 @@ class Masks:
             allowed[self._vocabulary.ends] = False
         self._slow = perf_counter() - start > _SLOW_S
         if not allowed.any():
-            reason = _reason(matcher) if matcher.is_error() else "it allows no token here"
-            self._fail(reason)
+            self._fail(reason(matcher) if matcher.is_error() else "it allows no token here")
         return allowed
 
     # -- drafts --------------------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -17,7 +17,10 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
 from pyspec.errors import InputError
-from pyspec.vocab import all_pieces, piece_reader, tokens_with
+from pyspec.grammar.schemas import LIMITS, STACK
+from pyspec.vocab import all_pieces, call_with_stack, piece_reader, tokens_with
+
+SIMPLER = "make the grammar or the schema simpler"
 
 # llguidance's prefix of tokens that no text contains
 _SPECIAL = b"\xff"
@@ -52,8 +55,8 @@ class ByteVocabulary:
     def __init__(self, vocab: Any) -> None:
         self.n: int = llama_cpp.llama_vocab_n_tokens(vocab)  # tokens of the model
         self.ends = [t for t in range(self.n) if llama_cpp.llama_vocab_is_eog(vocab, t)]
-        self.begun: OrderedDict[str, LLMatcher] = OrderedDict()  # matchers, by grammar
-        self.lock = threading.Lock()  # guards them
+        # agents send the same grammars with each request; a proxy, so that no cycle keeps the tokens
+        self._begun = lru_cache(maxsize=32)(partial(_begun, weakref.proxy(self)))
         self.piece = piece_reader(vocab, special=True)
         tokens = all_pieces(vocab)
         silent = {*tokens_with(vocab, _NO_TEXT), *self.ends}
@@ -83,6 +86,10 @@ class ByteVocabulary:
                 cls._all[llama] = cls(llama._model.vocab)
             return cls._all[llama]
 
+    def matcher(self, grammar: str) -> LLMatcher:
+        """Return a new matcher of a grammar. Raises InputError for one that cannot be used."""
+        return self._begun(grammar).deep_copy()
+
     def read(self, token: int) -> int:
         """Return the id under which llguidance knows a token: of several with one text, and of all ends, it knows the first."""
         return self._same.get(token, token)
@@ -93,6 +100,25 @@ class ByteVocabulary:
         twins, firsts = self._twins
         bits[twins] = bits[firsts]
         return bits[: self.n]
+
+
+def _begun(vocabulary: ByteVocabulary, grammar: str) -> LLMatcher:
+    def begin() -> LLMatcher:
+        matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=LIMITS)
+        mask = b"" if matcher.is_error() else matcher.compute_bitmask()
+        if matcher.is_error():
+            raise InputError(f"the grammar cannot be used: {reason(matcher)}", SIMPLER)
+        if not vocabulary.allowed(mask).any():
+            raise InputError("the grammar allows no token of this vocabulary", SIMPLER)
+        return matcher
+
+    return call_with_stack(begin, STACK)
+
+
+def reason(matcher: LLMatcher) -> str:
+    """The first lines of an error; more of them would repeat the grammar."""
+    lines = [line.strip() for line in matcher.get_error().splitlines()[:4]]
+    return " ".join(filter(None, lines))[:200]
 
 
 def _named(token: int, text: bytes) -> bytes:

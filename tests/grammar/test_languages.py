@@ -2,10 +2,6 @@
 
 import ctypes
 import json
-from collections import OrderedDict
-from contextlib import nullcontext
-from types import SimpleNamespace
-from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -17,7 +13,6 @@ from hypothesis import strategies as st
 from llama_cpp import llama_grammar
 
 from pyspec.errors import InputError
-from pyspec.grammar import masks
 from pyspec.grammar.languages import MAX_CHARACTERS, Constraint, of_gbnf, of_grammar
 from pyspec.grammar.masks import CANDIDATES, Masks
 
@@ -128,12 +123,3 @@ def test_a_token_may_be_named(worded):
 def test_lark_is_known_by_its_first_rule(worded):
     for text in ("start: A\nA: /a+/", 'root ::= "a"+'):
         assert follows(worded, of_grammar(text), worded.tokenize(b"aa", add_bos=False)[-1:] * 2)
-
-
-def test_the_grammar_asked_for_longest_ago_is_forgotten(monkeypatch):
-    made = SimpleNamespace(deep_copy=lambda: None)
-    monkeypatch.setattr(masks, "_begun", lambda *_: made)
-    vocabulary: Any = SimpleNamespace(begun=OrderedDict(), lock=nullcontext())
-    for i in [*range(32), 0, 32]:
-        masks._matcher(vocabulary, str(i))
-    assert [*vocabulary.begun] == [*map(str, range(2, 32)), "0", "32"]
