@@ -34,13 +34,7 @@ except ModuleNotFoundError as error:
 # otherwise an abort starts a debugger, which writes to stdout
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
-__all__ = [
-    "address",
-    "check",
-    "ffi",
-    "lib",
-    "release_workers",
-]
+__all__ = ["ffi", "lib"]  # for others too
 
 _NO_FAULT_OF_YOURS = "this is a fault in pyspec; please report it"
 

@@ -14,7 +14,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from pyspec._lib import ffi, lib
+from pyspec._lib import check, ffi, lib
 from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
 from pyspec.grammar.masks import CANDIDATES, read_candidates
 from pyspec.llama.speculative import SpeculativeLlama
@@ -43,7 +43,8 @@ def ready(engine: Engine, text: Sequence[int], depth: int, *also: Role, held: in
     engine.set_tokens(0, text[:depth], held)
     for role in (Role.TARGET, *also):
         while engine.held(role, 0) < depth - 1:
-            engine.prefill(role, 0, depth - 1, PREFILL_CHUNK)
+            how = role, 0, depth - 1, PREFILL_CHUNK
+            check(lib.ps_prefill(engine._engine, *how, ffi.new("int32_t *")), "reading the prompt")  # noqa: SLF001
 
 
 def replay(

@@ -308,7 +308,8 @@ class Batch:
             self._models, self.parallel, self._n_ctx, needs, self._side_options,
             most=None if self._fixed else self._room, must_pool=must_pool, must_stream=self._exact,
         )  # fmt: skip
-        self.parallel, made.engine.temper = made.n_slots, self._pair.temper
+        self.parallel = made.n_slots
+        made.engine.temper(self._pair.temper)
         self.on_placed(self.placed)
         for note in made.assembly.parts.notes:
             if note not in self._noted:
@@ -331,7 +332,7 @@ class Batch:
 
     def _close_contexts(self) -> None:
         if self._contexts is not None:
-            self._pair.temper = self._contexts.engine.temper
+            self._pair.temper = self._contexts.engine.temper()
             self._decode_us = self._decoding()
             if self._prompt_cache is not None and self._scheduler is not None:
                 self._scheduler.prefixes.save(PromptFile(self.target, Path(self._prompt_cache)))

@@ -268,10 +268,6 @@ class Models:
         shape, threads = shape_of(Path(self.target.model_path)), params.n_threads
         return flash_pays(shape, n_ctx, threads, n_ubatch=rows, swa_full=params.swa_full)
 
-    def streams_pay(self, n_seq: int) -> bool:
-        """Whether streams are faster than a pool, in which each row checks the mask of every cell, or drafts of a few are."""
-        return n_seq > (FEW if self.on_cpu else 1)
-
     @staticmethod
     def _snapshots(path: Path, draft: Any, at_once: int, kwargs: Mapping[str, Any]) -> int:
         """States to keep for each sequence: all that a named draft can use, or as many as memory holds for an automatic one."""
@@ -421,8 +417,9 @@ def open_contexts(
 
     most: limit on KV cells; None to insist on `n_slots`. must_pool, must_stream: rule the other layout out. Raises NoMemory.
     """
+    few = FEW if models.on_cpu else 1  # drafts of so many gain more than streams
     while True:
-        streams = not must_pool and models.streams_pay(n_slots)
+        streams = not must_pool and n_slots > few
         layout = lay_out(n_slots, n_ctx, needs, streams=streams, must_stream=must_stream)
         last = most is None or n_slots == 1
         try:

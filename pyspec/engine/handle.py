@@ -149,13 +149,6 @@ class Engine:
         """Note that another role's KV than the target's was restored; at most n of the sequence's tokens stay in it."""
         check(lib.ps_seq_put_back(self._engine, role, seq, n), "putting a text back")
 
-    def prefill(self, role: Role, seq: int, upto: int, chunk: int) -> int:
-        """Decode at most `chunk` committed tokens towards `upto`; returns how many the KV then holds."""
-        check(
-            lib.ps_prefill(self._engine, role, seq, upto, chunk, self._count), "reading the prompt"
-        )
-        return int(self._count[0])
-
     def held(self, role: Role, seq: int) -> int:
         """Tokens of a sequence in a role's KV."""
         check(lib.ps_seq_state(self._engine, role, seq, self._count, ffi.NULL))
@@ -234,16 +227,11 @@ class Engine:
         memory = ffi.buffer(self._row[0], 4 * self.n_vocab)
         return np.array(np.frombuffer(memory, dtype=np.float32))
 
-    @property
-    def temper(self) -> int:
-        """Which factor of the target's temperature a draft draws at, by its place in the list of native/ps_temper.c."""
-        return self._temper(-1)
+    def temper(self, which: int = -1) -> int:
+        """Which factor of the target's temperature a draft draws at, by its place in the list of native/ps_temper.c.
 
-    @temper.setter
-    def temper(self, which: int) -> None:
-        self._temper(which)
-
-    def _temper(self, which: int) -> int:
+        which: the one from now on; -1 keeps it.
+        """
         check(lib.ps_engine_temper(self._engine, which, self._count), "the draft's temperature")
         return int(self._count[0])
 

@@ -201,7 +201,8 @@ class Drafts:
         llm.pair_memory = kept = PairMemory(
             llm, llm, parts.sides, self._length, timed=assembly.loop.can_draft
         )
-        llm.policies, assembly.engine.temper = kept.policies, kept.temper
+        llm.policies = kept.policies
+        assembly.engine.temper(kept.temper)
         for note in parts.notes:
             llm.note(note)
 

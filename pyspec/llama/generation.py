@@ -119,7 +119,7 @@ class Answering:
             llm.last_speculation = SpeculationBlock(block)
             llm.last_timings = {"load_ms": round(llm.load_ms, 2), **block["timings"]}
         if llm.pair_memory is not None:
-            llm.pair_memory.temper = session.engine.temper
+            llm.pair_memory.temper = session.engine.temper()
             llm.pair_memory.keep_now_and_then()
 
 

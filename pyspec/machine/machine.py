@@ -48,10 +48,7 @@ def _cpuinfo() -> tuple[str, ...]:
 @cache
 def engine_build() -> str:
     """Identify the installed llama-cpp-python and its build: another compiler makes other files."""
-    try:
-        version = metadata.version("llama_cpp_python")
-    except metadata.PackageNotFoundError:
-        version = "of unknown version"
+    version = metadata.version("llama_cpp_python")
     digest = hashlib.sha256()
     spec = util.find_spec("llama_cpp")
     for folder in (spec.submodule_search_locations or ()) if spec else ():

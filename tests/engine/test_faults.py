@@ -156,8 +156,8 @@ def test_cancel_inside_a_decode_reaches_llama(open_llama, tiny_target, reference
         timer = threading.Timer(delay, engine.cancel)
         timer.start()
         try:
-            while engine.held(0, 0) < len(prompt) - 1:
-                engine.prefill(0, 0, len(prompt) - 1, 2048)
+            while left := len(prompt) - 1 - engine.held(0, 0):
+                engine.verify([(0, min(left, 2048), -1)])
         except EngineError as error:
             caught += error.code == 7
         timer.join()

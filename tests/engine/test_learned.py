@@ -260,10 +260,10 @@ def test_what_is_old_counts_less(pair, monkeypatch):
 def test_the_draft_draws_as_it_learned_to(pair):
     llm = pair()
     teach(llm)
-    llm.assembly.engine.temper = 2
+    llm.assembly.engine.temper(2)
     llm.create_completion(PROMPT, max_tokens=8, temperature=0.0)
     llm.close()
-    assert pair().assembly.engine.temper == 2
+    assert pair().assembly.engine.temper() == 2
 
 
 @pytest.mark.parametrize("fact", [
