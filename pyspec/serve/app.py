@@ -21,17 +21,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from pyspec.batch.run import Batch
-from pyspec.errors import (
-    AnswerFailed,
-    ContextOverflow,
-    DraftMismatch,
-    ModelError,
-    ModelNotFound,
-    NoMemory,
-    PyspecError,
-    TemplateError,
-    UnsupportedModel,
-)
+from pyspec.errors import AnswerFailed, ContextOverflow, ModelNotFound, PyspecError
 from pyspec.requests.bodies import Body, decoded
 from pyspec.serve import ServerSettings, ollama
 from pyspec.serve.access import REQUEST, AccessLog, Keys, LengthCheck, Metrics, whole_body
@@ -315,10 +305,7 @@ async def _page(request: Request) -> Response:
 
 async def _refuse(request: Request, error: Exception) -> Response:
     status, told = _refusal(request, error)
-    headers = _SOON if status in (429, 503) else None
-    if status == 501 or isinstance(error, _LASTING):  # clients would ask again
-        headers = {"x-should-retry": "false"}
-    return json_response(told, status, headers)
+    return json_response(told, status, _SOON if status in (429, 503) else None)
 
 
 def _broken(request: Request, error: BaseException) -> bytes:
@@ -345,8 +332,6 @@ def _refusal(request: Request, error: BaseException) -> tuple[int, dict[str, Any
         log.error("%s %s failed: %s", request.method, request.url.path, error)
     return status, (interface.refusal if interface else openai_refusal)(status, code, message)
 
-
-_LASTING = (ModelError, DraftMismatch, UnsupportedModel, NoMemory, TemplateError)
 
 INTERFACES = {
     "/v1/chat/completions": CHATS,

@@ -1,37 +1,14 @@
-"""Refusals as the clients' libraries take them: what lasts is not asked again and again."""
+"""Refusals as the clients' libraries take them."""
 
 import json
 import re
 
 import pytest
-from helpers.asking import LEAST, TURN, ask, begun, body, post, record_of
-from helpers.waiting import wait
+from helpers.asking import LEAST, TURN, ask, body, post, record_of
 
-from pyspec import errors
+from pyspec.errors import DraftError
 from pyspec.serve.responses import ResponsesBody
 from pyspec.serve.service import Service
-
-openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
-
-
-@pytest.fixture
-def fails(monkeypatch):
-    """Has every request of a chat fail so."""
-
-    def fails_(error):
-        async def ask(*_):
-            raise error
-
-        monkeypatch.setattr(Service, "ask", ask)
-
-    return fails_
-
-
-def refused(server, path="/v1/chat/completions"):
-    with begun(server, path, body()) as response:
-        assert b"message" in response.read()
-        said = map(response.getheader, ("x-should-retry", "retry-after"))
-        return response.status, *said
 
 
 @pytest.mark.parametrize("kind", [
@@ -60,31 +37,6 @@ def test_a_prompt_over_the_context_is_told_in_words_that_clients_know(server, pa
     assert path == "/api/generate" or told["error"]["code"] == "context_length_exceeded"
 
 
-def test_what_is_not_made_here_is_asked_for_once(serve):
-    """A client that would try three times believes the first answer."""
-    lines = []
-    server = serve(log=lines.append)
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=2)
-    with client, pytest.raises(openai.InternalServerError, match="--embed NAME"):
-        client.embeddings.create(model="tiny", input="a")
-    assert refused(server, "/v1/embeddings") == (501, "false", None)
-    wait(lambda: len(lines) >= 2)
-    assert len(lines) == 2
-
-
-@pytest.mark.parametrize(("error", "told"), [
-    *((kind, (503, "false", None)) for kind in (
-        errors.NoMemory, errors.TemplateError, errors.UnsupportedModel, errors.ModelInvalid,
-    )),
-    (errors.EngineError, (503, None, "1")),
-    (errors.TooManyRequests, (429, None, "1")),
-    (errors.ShuttingDown, (503, None, "1")),
-])  # fmt: skip
-def test_what_passes_may_be_asked_again(server, fails, error, told):
-    fails(error("none"))
-    assert refused(server) == told
-
-
 OBJECT = {"type": "object"}
 CHAT_FUNCTION = {"type": "function", "function": {"name": "f", "parameters": OBJECT}}
 FUNCTION = {"type": "function", "name": "f", "parameters": OBJECT}
@@ -101,9 +53,12 @@ def test_a_tool_that_is_found_again_is_no_second_one():
     assert [tool["name"] for tool in record.tools] == ["f"]
 
 
-def test_another_failure_says_what_it_is(server, fails, caplog):
-    fails(errors.DraftError("it drafts nonsense"))
-    assert refused(server)[0] == 500
+def test_another_failure_says_what_it_is(server, monkeypatch, caplog):
+    async def fails(*_):
+        raise DraftError("it drafts nonsense")
+
+    monkeypatch.setattr(Service, "ask", fails)
+    assert post(server, body())[0] == 500
     assert "POST /v1/chat/completions failed: it drafts nonsense" in caplog.text
 
 
