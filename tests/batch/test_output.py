@@ -184,16 +184,6 @@ def test_retry_failed_asks_only_those(go, lines, tmp_path, out, read):
     assert go([lines], out, retry_failed=True)[0].asked == []
 
 
-def test_interrupted_retry_goes_on(go, tmp_path, read):
-    (tmp_path / "in.txt").write_text("bad\na\nbad\n")
-    go(["in.txt"], "out.jsonl")
-    with pytest.raises(KeyboardInterrupt):
-        go(["in.txt"], "out.jsonl", fake=Fake("none"), retry_failed=True, stop_after=1)
-    fake, _ = go(["in.txt"], "out.jsonl", fake=Fake("none"), retry_failed=True)
-    assert fake.asked == [0]
-    assert [line["text"] for line in read()] == ["BAD", "A", "BAD"]
-
-
 # -- OpenAI's format -----------------------------------------------------------------------------------
 
 

@@ -54,16 +54,3 @@ def test_a_draft_models_memory_comes_back_too(open_served, tiny_draft):
             say(batch, tale)
         spent.append(counters(batch._contexts.engine).rows[1] - before)
     assert spent[1] < 30 < sum(len(tale) for tale in TALES) < spent[0]
-
-
-def test_owners_are_apart(open_served, read):
-    """How soon an answer comes tells nobody what another said."""
-    batch = open_served(cache_ram=4)
-    first = say(batch, TALES[0], "one")
-    say(batch, TALES[1], "one")
-    read.clear()
-    assert say(batch, TALES[0], "two") == first
-    assert max(read) >= len(batch.target.tokenize(TALES[0].encode())) - 1
-    read.clear()
-    assert say(batch, TALES[0], "one") == first
-    assert max(read) == 1

@@ -43,21 +43,3 @@ def test_a_cut_answer_goes_on_as_if_it_had_not_been(
     first = ask(open_llama(tiny_target, draft=tiny_draft), prompt, cut, sampling).ids
     rest = ask(open_llama(tiny_target, draft="lookup"), [*prompt, *first], 40 - cut, sampling).ids
     assert [*first, *rest] == whole
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_an_interrupted_batch_ends_with_the_same_texts(go, open_batch, tiny_ascii, tmp_path, shape):
-    (tmp_path / "in.txt").write_text("".join(f"question {i} {i}\n" for i in range(12)))
-    settings = Settings(Sampling(temperature=1.2, seed=3, **shape), max_tokens=16, raw=True)
-    how = {"draft": "lookup", "settings": settings, **tiny.F32}
-    go(["in.txt"], "whole.jsonl", fake=open_batch(tiny_ascii, **how))
-    with pytest.raises(KeyboardInterrupt):
-        go(["in.txt"], "out.jsonl", fake=open_batch(tiny_ascii, **how), stop_after=5)
-    _, summary = go(["in.txt"], "out.jsonl", fake=open_batch(tiny_ascii, **how))
-    assert summary.kept >= 5
-    whole, again = (
-        [json.loads(line)["text"] for line in (tmp_path / name).read_text().splitlines()]
-        for name in ("whole.jsonl", "out.jsonl")
-    )
-    assert again == whole
-    assert len(set(whole)) == 12

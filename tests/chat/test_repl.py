@@ -44,14 +44,6 @@ def play(monkeypatch):
     return play_
 
 
-def test_ctrl_c_keeps_the_partial_answer(play):
-    model = FakeModel(["abcdef"], cancel_after=3)
-    code, text = play(model, ["hi", 3.0, "and?"])
-    assert (code, text.startswith("abc\n(stopped; its text is kept)\n")) == (0, True)
-    before = model.asked[0].prompt
-    assert model.asked[1].prompt[: len(before) + 3] == [*before, *map(ord, "abc")]
-
-
 def test_ctrl_c_before_a_word_takes_the_question_back(play):
     model = FakeModel(["abc"], finish="cancelled")
     model.answers = [""]

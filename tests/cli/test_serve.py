@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers import running, tiny
-from helpers.asking import LEAST, TURN, ask, begun, get
+from helpers.asking import LEAST, ask, begun, get
 from helpers.running import port_of
 from helpers.systems import linux
 from helpers.waiting import DEADLINE_S, wait
@@ -49,16 +49,6 @@ def posted(server, **asked):
     return begun(server, "/v1/completions", json.dumps(asked))
 
 
-@pytest.mark.parametrize(("number", "new"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
-def test_serves_until_it_is_told_to_end(start, number, new):
-    process = start("--port", "0", new=new)
-    told = ask(served(process), "/v1/chat/completions", messages=TURN, max_tokens=3)
-    assert told["usage"]["completion_tokens"] == 3
-    process.send(number)
-    _, stdout, stderr = process.ended()
-    assert (stdout, "Traceback" in stderr) == ("", False)
-
-
 def hang():
     Batch.stream = lambda *_: threading.Event().wait()
     service._CUT_S = service._STOP_S = 0.1
@@ -79,13 +69,17 @@ def test_an_engine_that_hangs_keeps_no_server(start, number):
     assert (code, stderr.splitlines()[-1]) == (1, "the engine of ascii did not stop")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
-def test_whatever_ends_it_what_it_keeps_is_written(start, tmp_path, number, code):
+@pytest.mark.parametrize(
+    ("number", "code", "new"), [(signal.SIGINT, 130, False), (signal.SIGTERM, -15, True)]
+)
+def test_whatever_ends_it_what_it_keeps_is_written(start, tmp_path, number, code, new):
     kept = tmp_path / "kept"
-    process = start("--port", "0", "--prompt-cache", str(kept))
-    ask(served(process), "/v1/completions", prompt="a" * 40, max_tokens=3)
+    process = start("--port", "0", "--prompt-cache", str(kept), new=new)
+    told = ask(served(process), "/v1/completions", prompt="a" * 40, max_tokens=3)
+    assert told["usage"]["completion_tokens"] == 3
     process.send(number)
-    assert (process.wait(), kept.exists()) == (code, True)
+    ended, stdout, stderr = process.ended()
+    assert (ended, kept.exists(), stdout, "Traceback" in stderr) == (code, True, "", False)
 
 
 def test_a_second_signal_waits_for_no_answer(start):
@@ -190,6 +184,8 @@ def test_models_that_take_more_than_they_may(start, tmp_path, tiny_ascii):
     server, asked = served(start(*bound, "0.001", "-m", large)), {"prompt": "a", "max_tokens": 2}
     told = ask(server, "/v1/completions", 503, model="large", **asked)
     assert re.search("large takes 0.003.*--models-memory", told["error"]["message"])
+    loaded = [entry["id"] for entry in listed(server) if entry["meta"]]
+    assert loaded == [tiny_ascii.stem]  # nothing made room for it
     told = ask(server, "/v1/completions", model=tiny_ascii.stem, **asked)
     assert told["model"] == tiny_ascii.stem
 

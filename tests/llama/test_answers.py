@@ -17,7 +17,8 @@ SEEDED = {"max_tokens": 40, "seed": 5}
 
 @pytest.mark.parametrize("options", [
     GREEDY, {**SEEDED, "seed": 11}, {**SEEDED, "temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
-    {**SEEDED, "temperature": -1.0}, {**SEEDED, "typical_p": 0.6},
+    {**SEEDED, "temperature": -1.0}, {**SEEDED, "typical_p": 0.6}, {**SEEDED, "top_k": 5}, {**SEEDED, "top_p": 0.5},
+    {**SEEDED, "min_p": 0.3}, {**SEEDED, "min_p": 0.0},
     {**SEEDED, "mirostat_mode": 1}, {**SEEDED, "mirostat_mode": 2},
     {**GREEDY, "repeat_penalty": 1.4}, {**GREEDY, "frequency_penalty": 0.7, "presence_penalty": 0.3},
     {**GREEDY, "logit_bias": {7: 6.0, 9: -50.0}}, {**SEEDED, "logit_bias": {7: 6.0}, "repeat_penalty": 1.2},

@@ -158,18 +158,6 @@ def test_what_takes_more_than_was_known_makes_room_behind_it(fleet):
     assert (names_loaded(server), loaded) == ({"a", "b"}, ["a", "b"])
 
 
-def test_one_that_never_fits_is_refused_and_nothing_makes_room_for_it(fleet):
-    from pyspec.errors import NoMemory
-
-    def needs(name):
-        raise NoMemory(f"{name} takes 5.00 GB and models may take 4", "raise --models-memory")
-
-    server, loaded = fleet(1, memory=2.5, needs=needs)
-    status, told = post(server, body(model="a"))
-    assert (status, "5.00 GB" in told["error"]["message"], loaded) == (503, True, [])
-    assert names_loaded(server) == {"tiny"}
-
-
 def test_many_clients_of_many_models(fleet):
     server, _ = fleet(2)
     alone = {name: said(server, name) for name in ("tiny", "a", "b")}

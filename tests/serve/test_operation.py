@@ -165,10 +165,6 @@ def test_an_engine_that_ended_is_told_of(serve):
     assert health(server) == (503, "failed")
 
 
-def test_how_long_a_round_may_take_can_be_set():
-    assert ServerOptions(stall=7.0).serving("m").stall == 7.0
-
-
 NEVER_ENDS = {"logit_bias": {"2": -100}}
 
 
@@ -241,4 +237,5 @@ def test_a_line_of_each_request(serve):
 ])  # fmt: skip
 def test_a_terminal_gets_lines_unless_quiet(monkeypatch, options, terminal, told):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    assert (ServerOptions(**options).serving("x").log is not None) == told
+    serving = ServerOptions(stall=7.0, **options).serving("x")
+    assert (serving.log is not None, serving.stall) == (told, 7.0)

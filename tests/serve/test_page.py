@@ -248,8 +248,3 @@ def test_tokens_keep_their_colours_in_markdown(tab):
     found = "[...document.querySelectorAll('.text span')].map(s => [s.className, s.textContent])"
     spans = [("target", "a "), ("accepted", "b"), ("target", " "), ("relaxed", "c")]
     assert tab.evaluate(found) == [list(each) for each in spans]
-
-
-def test_settings_are_folded(tab):
-    """They would take half of a phone's screen, and few need them."""
-    assert tab.evaluate("$('more').open") is False

@@ -239,11 +239,3 @@ def test_one_who_leaves_before_it_begins_leaves_nothing(serve, held):
     held.set()
     wait(lambda: not server.app.state.fleet._users)
     server.wait_idle()
-
-
-def test_a_stream_that_speaks_is_not_disturbed(serve):
-    server = serve(draft="none", ping=DEADLINE_S)
-    with begin(server, "/v1/chat/completions") as response:
-        said = response.read()
-    assert b"\n\n:" not in said
-    assert post(server, body())[0] == 200
