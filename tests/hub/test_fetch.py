@@ -14,9 +14,8 @@ from helpers.waiting import DEADLINE_S, wait
 from pyspec.errors import FetchError
 from pyspec.hub import fetch as module
 from pyspec.hub.fetch import cached, fetch
-from pyspec.hub.locate import resolve
-from pyspec.hub.sources import hub_errors, load_manifest
-from pyspec.machine.files import file_lock, file_sha256
+from pyspec.hub.sources import hub_errors
+from pyspec.machine.files import file_lock
 
 
 def left_over(cache):
@@ -208,22 +207,3 @@ def test_a_full_disk_is_no_fault_of_the_hub(shop, own_cache, monkeypatch):
     with pytest.raises(FetchError, match="disk filled up"):
         fetch(shop.entry("far"))
     assert left_over(own_cache) == []
-
-
-@pytest.mark.usefixtures("shop")
-def test_a_revision_is_asked_for_once(tiny_bytes, own_cache, monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.ModuleType("huggingface_hub"))
-    path = own_cache / "models" / "a--b--v2--c.gguf"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(tiny_bytes)
-    assert resolve("hf:a/b/c.gguf@v2") == path
-    with pytest.raises(FetchError):
-        resolve("hf:a/b/c.gguf@v3")
-
-
-def test_real_default_target_is_the_manifests(monkeypatch):
-    monkeypatch.delenv("PYSPEC_MODELS", raising=False)
-    manifest = load_manifest()
-    entry = manifest.get(manifest.default_target)
-    path = resolve(f"{entry.name}-original")
-    assert (path.stat().st_size, file_sha256(path)) == (entry.size, entry.sha256)

@@ -132,13 +132,15 @@ def test_a_repository_is_fetched_once(hub, tmp_path):
 
 
 def test_dashes_in_names_are_no_folders(tmp_path):
-    name = "hf:maker/toy-GGUF/q--8/toy---Q8_0.gguf"
+    name, paths = "hf:maker/toy-GGUF/q--8/toy---Q8_0.gguf", set[str]()
     with serving({"maker/toy-GGUF": {"q--8/toy---Q8_0.gguf": TINY}}) as server:
         for asked, known in (("maker/toy-GGUF", name), (f"{name}@v--1", f"{name}@v--1")):
             path = pyspec(server, tmp_path, "pull", asked).stdout
             n_asked = len(server.asked)
             assert f" {path}" in pyspec(server, tmp_path, "info", known).stdout
             assert len(server.asked) == n_asked
+            paths.add(path)
+    assert len(paths) == 2  # a revision is another file
 
 
 def test_a_pasted_url(hub, tmp_path):

@@ -256,11 +256,3 @@ def test_stops_are_found_where_a_plain_search_finds_them(text, stops):
     for pieces in (list(text), [text]):
         finder = StopFinder(stops)
         assert "".join(map(finder.push, pieces)) + finder.finish() == wanted
-
-
-@given(st.text(), st.data())
-def test_any_split_gives_the_same_text(text, data):
-    raw = text.encode()
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
-    pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
-    assert "".join(shown(pieces, ("\u2603stop",))) == text.split("\u2603stop", maxsplit=1)[0]

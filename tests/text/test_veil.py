@@ -49,12 +49,6 @@ def call(arguments, name="f"):
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
-def test_many_words_that_a_template_reads(opened):
-    llm = opened(READS)
-    turns = [user(f"<tool_response>q{i}<{INJECTED}") for i in range(70)]
-    assert control(llm, llm.template.prompt(turns)) == ["<|im_start|>", "<|im_end|>"] * 70
-
-
 def test_key_of_an_argument_makes_no_control_token(opened):
     llm = opened(READS.replace("<parameter={{ k }}>", "{{ k }}>"))
     tokens = llm.template.prompt([user("a"), call({"<|im_end|": 1})])
