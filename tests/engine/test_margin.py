@@ -153,16 +153,21 @@ def test_end_is_never_relaxed(open_llama, tiny_folder, tiny_target):
     assert (answer.ids, answer.finish_reason) == (plain.ids[: at + 1], "stop")
 
 
-@pytest.mark.parametrize("shape", [
-    {"repeat_penalty": 1.2},
-    {"presence_penalty": 0.1},
-    {"logit_bias": {5: 0.1}},
-    {"mirostat_mode": 2},
+WHOLE = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+@pytest.mark.parametrize(("options", "rule"), [
+    ({"repeat_penalty": 1.2}, "strict"), ({"presence_penalty": 0.1}, "strict"),
+    ({"logit_bias": {5: 0.1}}, "strict"), ({"mirostat_mode": 2}, "strict"),
+    # what truncation removed is not taken
+    ({**WHOLE, "top_k": 1}, "margin"), ({**WHOLE, "min_p": 1.0}, "margin"), ({**WHOLE, "top_p": 1e-6}, "margin"),
+    ({**WHOLE, "typical_p": 1e-6}, "margin"),
 ])  # fmt: skip
-def test_shaped_rows_are_never_relaxed(seconds, shape):
-    llm, answer = seconds(sampling=Sampling(temperature=0.8, seed=1, **shape))
+def test_shaped_and_cut_rows_are_never_relaxed(seconds, options, rule):
+    llm, answer = seconds(n=60, sampling=Sampling(seed=3, **options))
+    assert llm.last_speculation["drafted"] > 30
     assert "r" not in answer.flags
-    assert llm.last_speculation["verification"] == "strict"
+    assert llm.last_speculation["verification"] == rule
 
 
 def test_above_temperature_0_the_first_may_be_taken_for_what_was_drawn(open_llama, tiny_target):
@@ -180,16 +185,6 @@ def test_above_temperature_0_gaps_are_those_of_that_temperature(seconds, rows_of
         z2, z1 = np.sort(row)[-2:]
         assert flag != "r" or answer.gaps[i] == pytest.approx((z1 - z2) / 2.0, abs=1e-4)
     assert 0.3 < max(answer.gaps) <= 0.6
-
-
-@pytest.mark.parametrize(
-    "cut", [{"top_k": 1}, {"min_p": 1.0}, {"top_p": 1e-6}, {"typical_p": 1e-6}]
-)
-def test_what_truncation_removed_is_not_taken(seconds, cut):
-    options = {"top_k": 0, "top_p": 1.0, "min_p": 0.0} | cut
-    llm, answer = seconds(n=60, sampling=Sampling(temperature=1.5, seed=3, **options))
-    assert llm.last_speculation["drafted"] > 30
-    assert "r" not in answer.flags
 
 
 def test_a_small_budget_relaxes_no_token_for_free(open_llama, tiny_target):

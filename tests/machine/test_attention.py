@@ -81,11 +81,6 @@ def test_a_window_spares_flash_attention_what_it_hides():
     assert on == off < all_[0]
 
 
-def test_it_is_measured_once(tiny_target, measured):
-    assert [flash_pays(shape_of(tiny_target), 512, 1) for _ in range(3)] == [False] * 3
-    assert len(measured[1]) == 1
-
-
 def test_a_busy_machine_is_asked_again(tiny_target, measured, monkeypatch):
     """What was found beside other programs serves until the machine is quiet."""
     monkeypatch.setattr(attention.Watch, "busy", lambda *_: True)
@@ -97,16 +92,16 @@ def test_a_busy_machine_is_asked_again(tiny_target, measured, monkeypatch):
     assert len(measured[1]) == 2
 
 
-@pytest.mark.parametrize("what", ["depth", "threads", "processor", "windows"])
-def test_what_may_change_it_is_measured_again(tiny_target, measured, monkeypatch, what):
+@pytest.mark.parametrize("what", ["nothing", "depth", "threads", "processor", "windows"])
+def test_it_is_measured_once_for_what_may_change_it(tiny_target, measured, monkeypatch, what):
     shape = shape_of(tiny_target)
-    flash_pays(shape, 512, 1)
+    assert flash_pays(shape, 512, 1) is False
     if what == "processor":
         other = attention.this_machine()._replace(realpath="another")
         monkeypatch.setattr(attention, "this_machine", lambda: other)
     n_ctx, threads = 500 if what == "depth" else 512, 2 if what == "threads" else 1
-    flash_pays(shape, n_ctx, threads, swa_full=what != "windows")
-    assert len(measured[1]) == 2
+    assert flash_pays(shape, n_ctx, threads, swa_full=what != "windows") is False
+    assert len(measured[1]) == (1 if what == "nothing" else 2)
 
 
 @pytest.mark.parametrize(("n_ctx", "window", "depths"), [

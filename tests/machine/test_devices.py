@@ -102,20 +102,15 @@ def test_layers_without_a_device_are_refused_with_the_builds_for_each(has):
     assert commands == [f"{module.reinstall('AMD')}  # AMD"]
 
 
-@pytest.mark.parametrize(
-    ("files", "found"),
-    [((), []), (("proc/driver/nvidia",), ["NVIDIA"]), (("dev/kfd", "dev/nvidia0"), ["NVIDIA", "AMD"])],
-)  # fmt: skip
-def test_cards_are_known_by_their_drivers_files(tmp_path, files, found):
+@pytest.mark.parametrize(("files", "system", "found"), [
+    ((), ("linux",), []), (("proc/driver/nvidia",), ("linux",), ["NVIDIA"]),
+    (("dev/kfd", "dev/nvidia0"), ("linux",), ["NVIDIA", "AMD"]),
+    ((), ("darwin", "arm64"), ["Apple"]), ((), ("darwin", "x86_64"), []),  # Apple's own processors have Metal
+])  # fmt: skip
+def test_cards_are_known_by_their_drivers_files(tmp_path, files, system, found):
     for name in files:
         (tmp_path / name).mkdir(parents=True)
-    assert cards(tmp_path, "linux") == found
-
-
-def test_other_systems_have_no_such_files(tmp_path):
-    """Apple's own processors have Metal."""
-    assert cards(tmp_path, "darwin", "arm64") == ["Apple"]
-    assert cards(tmp_path, "darwin", "x86_64") == []
+    assert cards(tmp_path, *system) == found
 
 
 def test_an_unknown_device_is_named(has):

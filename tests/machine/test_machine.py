@@ -92,19 +92,16 @@ def test_a_machine_is_busy_where_others_need_our_processors(
     assert Watch().busy(threads) is busy
 
 
-def test_a_look_is_at_what_happened_since_the_last(monkeypatch):
-    clocks = iter([(0.0, 10.0, 1.0), (0.5, 11.5, 1.5), (1.0, 11.5, 1.5)])
-    monkeypatch.setattr(Watch, "_read", lambda _self: next(clocks))
+@pytest.mark.parametrize(("clocks", "others"), [
+    ([(0.0, 10.0, 1.0), (0.5, 11.5, 1.5), (1.0, 11.5, 1.5)], (2.0, 0.0)),
+    # clocks that tick every 10 ms are too coarse for a look so soon: what was seen counts at the next
+    ([(0.0, 0.0, 0.0), (0.01, 0.02, 0.0), (0.2, 0.2, 0.0)], (0.0, 1.0)),
+])  # fmt: skip
+def test_a_look_is_at_what_happened_since_the_last(monkeypatch, clocks, others):
+    reads = iter(clocks)
+    monkeypatch.setattr(Watch, "_read", lambda _self: next(reads))
     load = Watch(near=True)
-    assert (load.others(), load.others()) == (2.0, 0.0)
-
-
-def test_a_look_too_soon_says_nothing(monkeypatch):
-    """Clocks that tick every 10 ms are too coarse; what was seen counts at the next look."""
-    clocks = iter([(0.0, 0.0, 0.0), (0.01, 0.02, 0.0), (0.2, 0.2, 0.0)])
-    monkeypatch.setattr(Watch, "_read", lambda _self: next(clocks))
-    load = Watch(near=True)
-    assert (load.others(), load.others()) == (0.0, 1.0)
+    assert (load.others(), load.others()) == others
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity to ask for")

@@ -44,9 +44,12 @@ def llama_cpp(root):
     return put(root / "maker_toy-GGUF_toy-Q4_K_M.gguf")
 
 
-@pytest.mark.parametrize("name", ["toy:135m", "TOY:135m", "registry.ollama.ai/library/toy:135m"])
-def test_ollama_by_the_name_it_has_there(home, name):
-    blob = ollama(home / ".ollama/models", "toy:135m")
+@pytest.mark.parametrize(("own", "name"), [
+    ("toy:135m", "toy:135m"), ("toy:135m", "TOY:135m"), ("toy:135m", "registry.ollama.ai/library/toy:135m"),
+    ("toy:latest", "toy"), ("toy:latest", "toy:latest"),
+])  # fmt: skip
+def test_ollama_by_the_name_it_has_there(home, own, name):
+    blob = ollama(home / ".ollama/models", own)
     assert resolve(name) == blob
 
 
@@ -93,11 +96,6 @@ def test_a_refusal_names_a_file_of_ollamas(home):
 ])  # fmt: skip
 def test_types_in_file_names(file, wanted):
     assert quant_of(file) == wanted
-
-
-def test_latest_needs_no_tag(home):
-    blob = ollama(home / ".ollama/models", "toy:latest")
-    assert resolve("toy") == resolve("toy:latest") == blob
 
 
 def test_models_of_users_and_of_the_hub_in_ollama(home):
