@@ -455,15 +455,10 @@ class Alphabet:
             raise InputEncoding(f"the text is not UTF-8 at byte {error.start}", _OTHER) from None
         # llama.cpp puts a space before a text unless the file says otherwise; it offers no way to ask
         for char in sorted(characters | {" "} if characters else characters):
-            if not self.spells(char):
+            shown = ("\u2581" if char == " " else char).encode()
+            ways = [{b"<0x%02X>" % byte, bytes([byte])} for byte in shown]
+            if shown not in self._words and any(map(self._words.isdisjoint, ways)):
                 raise InputError(f"this model's vocabulary cannot spell {char!r}", _OTHER)
-
-    def spells(self, char: str) -> bool:
-        """Whether a character is a token, or its bytes are tokens."""
-        shown = ("\u2581" if char == " " else char).encode()
-        return shown in self._words or all(
-            b"<0x%02X>" % byte in self._words or bytes([byte]) in self._words for byte in shown
-        )
 
 
 _OTHER = "leave it out, or use a model with byte tokens"

@@ -34,7 +34,7 @@ _BASE_MEMORY = 16 << 30  # address space, not memory: thread stacks and librarie
 _STACK = 9 << 20  # llama.cpp checks each tensor in a thread of its own
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGBUS}
 
-_BEYOND = ("head", "type_k", "type_v", "overrides")
+_SELECTING = ("vocab_only", "embedding", "head", "type_k", "type_v", "overrides")
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,8 @@ class Loading:
     @property
     def what(self) -> str:
         """What is done with the model, as far as that selects other code."""
-        done = "embeds" if self.embedding else "loads"
-        done = "the vocabulary loads" if self.vocab_only else done
-        own = ((name, getattr(self, name)) for name in _BEYOND)
-        beyond = [f"{name} {value}" for name, value in own if value not in (None, False, ())]
-        if self.lora is not None:
-            beyond.append(f"lora {self.lora[1]} {stamp(Path(self.lora[0]))}")
-        return " with ".join([done, *beyond])
+        lora = f"lora {self.lora[1]} {stamp(Path(self.lora[0]))}" if self.lora else "no lora"
+        return f"{[getattr(self, name) for name in _SELECTING]} with {lora}"
 
     @property
     def place(self) -> str:

@@ -86,11 +86,11 @@ def of_choice(texts: Any) -> Language:
     return Language(f"CHOICE{optional}", f"CHOICE: {ways}\n") if ways else Language('""')
 
 
-def _own(text: Any, what: str) -> str:
+def _own(text: Any, what: str, most: int = OWN_BYTES) -> str:
     if not isinstance(text, str):
         raise InputError(f"{what} is not a text")
-    if len(text) > OWN_BYTES:
-        raise InputError(f"{what} is longer than {OWN_BYTES} bytes", "make it shorter")
+    if len(text) > most:
+        raise InputError(f"{what} is longer than {most} bytes", "make it shorter")
     return _encodable(text)
 
 
@@ -121,11 +121,7 @@ _LAST = 0x10FFFF
 
 def of_gbnf(text: Any, root: str = "root") -> Language:
     """The texts of a grammar in GBNF. Raises InputError for one that cannot be read."""
-    if not isinstance(text, str):
-        raise InputError("the grammar is not a text", "give GBNF")
-    if len(text) > MAX_BYTES:
-        raise InputError(f"the grammar is longer than {MAX_BYTES} bytes", "make it shorter")
-    return _Reader(text).language(root)
+    return _Reader(_own(text, "the grammar", MAX_BYTES)).language(root)
 
 
 def constraint_of(grammar: Any) -> Constraint:
