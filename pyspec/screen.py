@@ -220,13 +220,9 @@ class Screen:
         formatter.write_dl(rows, col_max=_WIDEST, col_spacing=1)
         self.say(formatter.getvalue().rstrip("\n"))
 
-    def note(self, text: str) -> None:
-        """Print a dim line about what happened."""
-        self._err.print(Text(safe(text), "dim"), soft_wrap=not self._err.is_terminal)
-
-    def error(self, text: str) -> None:
-        """Print a sentence about what went wrong."""
-        self._err.print(Text(safe(text), "red"), soft_wrap=not self._err.is_terminal)
+    def note(self, text: str, style: str = "dim") -> None:
+        """Print a line about what happened, or in red about what went wrong."""
+        self._err.print(Text(safe(text), style), soft_wrap=not self._err.is_terminal)
 
     def stats(self, answer: Result, *, counts: bool) -> None:
         """Say how fast an answer came, and with `counts` what was drafted; nothing if nothing was decoded."""
@@ -323,12 +319,12 @@ _FIGURES = ("GB", "GB in memory", "share")
 
 Bytes = Callable[[int], bytes]  # returns the bytes of a token
 
-_STYLES = {Source.TARGET: "", Source.ACCEPTED: "green", Source.RELAXED: "bold yellow"}
-_MEANING = {
-    Source.TARGET: "the model's own",
-    Source.ACCEPTED: "drafted and right",
-    Source.RELAXED: "drafted and close",
+_SHOWN = {
+    Source.TARGET: ("", "the model's own"),
+    Source.ACCEPTED: ("green", "drafted and right"),
+    Source.RELAXED: ("bold yellow", "drafted and close"),
 }
+"""Style and meaning of each source."""
 
 
 class TokenPaint:
@@ -352,7 +348,7 @@ class TokenPaint:
     def __call__(self, shown: str) -> Iterator[tuple[str, str]]:
         """Parts of shown text with their styles."""
         for source, chars in groupby(shown, self._source):
-            yield "".join(chars), _STYLES[source]
+            yield "".join(chars), _SHOWN[source][0]
 
     def _source(self, char: str) -> Source:
         if char.isspace():  # belongs to the word after it, as in the tokens
@@ -367,9 +363,9 @@ class TokenPaint:
 def print_legend(console: Console, tokens: Sequence[Token]) -> None:
     """Print what the colours of a painted answer mean."""
     lines = Text("\n")
-    for source in Source:
+    for source, (style, meaning) in _SHOWN.items():
         if count := sum(token.source is source for token in tokens):
             lines.append("; " if len(lines) > 1 else "")
-            lines.append(source.label, _STYLES[source])
-            lines.append(f": {counted(count, 'token')}, {_MEANING[source]}")
+            lines.append(source.label, style)
+            lines.append(f": {counted(count, 'token')}, {meaning}")
     console.print(lines, soft_wrap=not console.is_terminal, end="\n" if tokens else "")

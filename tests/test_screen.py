@@ -43,9 +43,9 @@ def test_answers_cannot_drive_the_terminal():
     shown, text = screen()
     with shown.replying() as write:
         write(said("a\x1b]0;x\x07"))
-    for say in (shown.say, shown.note, shown.error):
+    for say in (shown.say, shown.note):
         say("\x1b[31mred")
-    assert text.getvalue() == "a]0;x\n[31mred\n[31mred\n[31mred\n"
+    assert text.getvalue() == "a]0;x\n[31mred\n[31mred\n"
 
 
 def test_answers_end_their_line_once():
@@ -119,12 +119,12 @@ def test_a_listing_has_whole_names_in_columns(capsys):
 def test_brackets_are_no_markup():
     """Defaults stand in them, and users' own text may."""
     shown, text = screen(colour=True)
-    for say in (shown.say, shown.note, shown.error):
+    for say in (shown.say, shown.note):
         say("a [default] of [bold]")
     shown.table([("[name]", "[value]")])
     with shown.replying() as write:
         write(said("[red]"))
-    assert text.getvalue().count("a [default] of [bold]") == 3
+    assert text.getvalue().count("a [default] of [bold]") == 2
     assert "[name] [value]\n[red]\n" in text.getvalue()
 
 

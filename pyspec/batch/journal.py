@@ -188,14 +188,10 @@ def _other(path: Path, first: bytes, run: dict[str, Any]) -> ResumeMismatch:
     except ValueError:
         was = {}
     now = msgspec.json.decode(msgspec.json.encode(run))
-    what = f"{path} belongs to a run with other {_changed(was, now) or 'format'}"
+    changed = ", ".join(key for key in {**was, **now} if was.get(key) != now.get(key))
+    what = f"{path} belongs to a run with other {changed or 'format'}"
     hint = "run the same command again, give another -o, or start over with --overwrite"
     return ResumeMismatch(what, hint)
-
-
-def _changed(was: dict[str, Any], now: dict[str, Any]) -> str:
-    """What differs between two runs' identities, in words."""
-    return ", ".join(key for key in {**was, **now} if was.get(key) != now.get(key))
 
 
 def _open_locked(path: Path) -> int:

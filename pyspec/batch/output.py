@@ -392,7 +392,6 @@ class FileRun:
 
     @property
     def complete(self) -> bool:
-        """Whether there was nothing left to answer."""
         return not self._todo
 
     def answer(self, report: Callable[[RecordResult], None]) -> None:

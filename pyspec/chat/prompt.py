@@ -140,7 +140,10 @@ class TerminalReader:
 
 def _keys() -> KeyBindings:
     keys = KeyBindings()
-    pasted = Condition(_more_keys)
+    # more came in the same read: a terminal without bracketed paste pastes, and nobody types so fast
+    pasted = Condition(
+        lambda: any(each.key != Keys.CPRResponse for each in get_app().key_processor.input_queue)
+    )
 
     @keys.add("enter", filter=pasted, eager=True)
     @keys.add("c-j", filter=pasted, eager=True)
@@ -156,11 +159,6 @@ def _keys() -> KeyBindings:
         event.current_buffer.open_in_editor()
 
     return keys
-
-
-def _more_keys() -> bool:
-    """Whether more came in the same read: a terminal without bracketed paste pastes, and nobody types so fast."""
-    return any(each.key != Keys.CPRResponse for each in get_app().key_processor.input_queue)
 
 
 def _history() -> History:

@@ -76,7 +76,6 @@ class LlamaChat:
         self._begun = time()  # a fixed date for the template, so that prompts keep their prefix
 
     def target(self) -> SavedModel:
-        """Identify the target for the log."""
         path = Path(self.llm.model_path)
         return SavedModel(as_text(name_of(path)), as_text(path.absolute()))
 
@@ -319,8 +318,7 @@ class Chat:
             self.screen.note(sentence)
 
     def fail(self, error: PyspecError) -> None:
-        """Print an error and keep its exit code."""
-        self.screen.error(str(error))
+        self.screen.note(str(error), "red")
         self.exit_code = error.exit_code
 
     def keep(self) -> None:

@@ -169,14 +169,15 @@ def batch(
             more = failed if run.summary.failed else ""
             tell(f"{results.output} already has all {len(records)} records{more}", err=True)
         else:
-            show_summary(facts)
+            console = Console(stderr=True)
+            Screen(console, console).table(_summary_rows(facts))
     return code
 
 
 def _answer(answerer: Any, run: FileRun) -> int:
     with interruptible(answerer.cancel) as signals:
         try:
-            with batch_progress(run.summary, most=run.output.most_named) as report:
+            with batch_progress(run.summary, run.output.most_named) as report:
                 run.answer(report)
         except Cancelled:
             left = f"{run.summary.left} of {run.summary.records} records left"
@@ -191,15 +192,13 @@ def _answer(answerer: Any, run: FileRun) -> int:
 
 @contextmanager
 def batch_progress(
-    summary: RunProgress, console: Console | None = None, most: int | None = None
+    summary: RunProgress, most: int | None
 ) -> Iterator[Callable[[RecordResult], None]]:
     """Show progress, and name failed records, the first `most` of them; None for all."""
     before = summary.records - summary.left
     if 0 < before < summary.records:
         tell(f"{before} of {summary.records} records are already done", err=True)
-    start = monotonic()
-    console = console or Console(stderr=True)
-    failed = 0
+    start, console, failed = monotonic(), Console(stderr=True), 0
     with run_progress(console) as show:
 
         def report(result: RecordResult) -> None:
@@ -230,8 +229,3 @@ def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     checked = "{accepted} of {verified} checked tokens accepted"
     relaxed = ", {relaxed} relaxed" if facts["relaxed"] else ""
     yield "drafts", ((checked if facts["verified"] else "none checked") + relaxed).format_map(facts)
-
-
-def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> None:
-    console = console or Console(stderr=True)
-    Screen(console, console).table(_summary_rows(facts))

@@ -202,6 +202,5 @@ class _LogLine(logging.Formatter):
 
 
 def guard_log() -> None:
-    """Print log records as `tell` prints."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_LogLine())

@@ -193,71 +193,64 @@ class DraftOptions:
 
 # -- conversations -----------------------------------------------------------------------------------------------------
 
+# fmt: off
+
 
 @dataclass(frozen=True)
 class SystemOptions:
     """The system prompt."""
 
-    # fmt: off
     system: str | None = option("Conversation", "-s", "--system", aliases=("-sys", "--system-prompt"), type=TEXT,
         help="System prompt.")
-    # fmt: on
 
 
 @dataclass(frozen=True)
 class CacheOptions:
     """Where to keep processed prompts for later processes."""
 
-    # fmt: off
     prompt_cache: Path | None = option("Conversation", "--prompt-cache", type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
         help="Keep the prompt as read in this file, for the next run.")
-    # fmt: on
 
 
 @dataclass(frozen=True)
 class MemoryOptions(CacheOptions):
     """The same where a process answers more than once."""
 
-    # fmt: off
     memory: bool = option("Drafts", "--memory", metavar="on|off", default=True, show_default=False,
         type=CodedChoice({"on": True, "off": False}), help="Draft from texts of this process; on by default.")
-    # fmt: on
 
 
 @dataclass(frozen=True)
 class KeptOptions(MemoryOptions):
     """The same where conversations come and go."""
 
-    # fmt: off
     cache_ram: int | None = option("Conversation", "--cache-ram", metavar="MIB", type=click.IntRange(min=0),
         help="Memory for conversations not in use; default: an eighth of what is free.")
-    # fmt: on
 
 
 @dataclass(frozen=True)
 class DialogueOptions(SystemOptions):
     """Which conversation to continue, and whether to keep this one."""
 
-    # fmt: off
     going_on: bool = option("Conversation", "--continue", is_flag=True,
         help="Continue the last answer or chat.")
     log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep this for --continue.")
-    # fmt: on
 
 
 @dataclass(frozen=True)
 class ShownOptions:
     """What to print after an answer."""
 
-    # fmt: off
     stats: bool | None = option("Output", "--stats/--no-stats", default=None,
         help="After an answer: all counts, or nothing.")
     reasoning: str = option("Output", "--reasoning", type=click.Choice(["show", "hide", "off"]), default="show",
         help="Show reasoning, hide it, or ask for none.")
     reasoning_budget: int = option("Output", "--reasoning-budget", metavar="N", type=click.IntRange(-1, MAX_TOKENS),
         default=-1, show_default=False, help="End the reasoning after N tokens.")
-    # fmt: on
+
+
+# fmt: on
 
 
 def _breaker(text: str) -> str:

@@ -44,10 +44,6 @@ def _unless(*values: Any) -> Callable[[Any], bool]:
     )
 
 
-def _positive(value: Any) -> bool:
-    return type(value) not in (int, float) or value > 0
-
-
 _LEAVE_OUT = "leave it out"
 _STATELESS = "nothing is stored: send the whole conversation"
 _EDITORS = ["top_k", "top_p", "infill"]  # llama.vim names those that it sets, in their order
@@ -73,7 +69,8 @@ _TABLE: tuple[tuple[str, Undone], ...] = (
     # llama-server's
     ("chat_format ignore_eos lora mirostat preserved_tokens reasoning_budget_message response_fields return_progress",
      Undone(_LEAVE_OUT)),
-    ("adaptive_target min_keep n_indent t_max_predict_ms top_n_sigma", Undone(_LEAVE_OUT, _positive)),
+    ("adaptive_target min_keep n_indent t_max_predict_ms top_n_sigma",
+     Undone(_LEAVE_OUT, lambda v: type(v) not in (int, float) or v > 0)),
     ("chat_template thinking_forced_open", Undone("use chat_template_kwargs")),
     ("grammar_lazy grammar_triggers", Undone("send tools, whose calls are held to their form")),
     ("n_cmpl", Undone("use n", _unless(1))),
@@ -91,8 +88,8 @@ _TABLE: tuple[tuple[str, Undone], ...] = (
     ("documents", Undone("write them into a message")),
     ("guided_choice guided_grammar guided_json guided_regex", Undone("use structured_outputs")),
     ("guided_whitespace_pattern include_stop_str_in_output kv_transfer_params min_tokens", Undone(_LEAVE_OUT)),
-    ("mm_processor_kwargs return_tokens_as_token_ids truncate_prompt_tokens vllm_xargs", Undone(_LEAVE_OUT)),
-    ("use_beam_search", Undone(_LEAVE_OUT)),
+    ("mm_processor_kwargs return_tokens_as_token_ids truncate_prompt_tokens use_beam_search vllm_xargs",
+     Undone(_LEAVE_OUT)),
     ("prompt_logprobs", Undone("use echo and logprobs of /v1/completions", _unless(False))),
     ("reasoning_budget_tokens thinking_token_budget", Undone("use reasoning_budget", _unless(-1))),
     ("stop_token_ids", Undone("use stop")),
@@ -421,8 +418,7 @@ def known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if message.get("function_call"):
             raise InputError("function_call is not supported", "use tool_calls")
         refused = message.get("content") is None and message.get("refusal")
-        made = {**message, "content": refused} if refused else message
-        found.append(made)
+        found.append({**message, "content": refused} if refused else message)
     return found
 
 

@@ -290,7 +290,6 @@ async def _whole(interface: Interface, pending: PendingRequest) -> dict[str, Any
 
 
 async def _gone(receive: Receive) -> None:
-    """Return when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -31,7 +31,10 @@ from pyspec.text.parts import Likely, TokenLogprobs, chat_logprobs
 
 def whole(pending: PendingRequest) -> dict[str, Any]:
     body = _frame(pending, [_whole(choice) for choice in pending.choices])
-    blocks = [_block(choice) for choice in pending.choices]
+    blocks = [
+        {**choice.block, "tokens": choice.details} if choice.details else choice.block
+        for choice in pending.choices
+    ]
     block = blocks[0] if len(blocks) == 1 else {"choices": blocks}
     return {**body, "usage": _usage(pending), "speculation": block}
 
@@ -42,10 +45,6 @@ def _whole(choice: Choice) -> dict[str, Any]:
     if choice.record.logprobs is not None:
         shown["logprobs"] = LogprobWriter(choice).write(choice.likely)
     return shown
-
-
-def _block(choice: Choice) -> dict[str, Any]:
-    return {**choice.block, "tokens": choice.details} if choice.details else choice.block
 
 
 async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
@@ -102,7 +101,6 @@ class _ChunkWriter:
             yield data_event(self._last())
 
     def _last(self) -> dict[str, Any]:
-        """The chunk with the finish reason."""
         result = self._choice.result
         chunk = self._chunk({}, openai_reason(result.finish_reason))
         if result.reasoning_cut:

@@ -107,7 +107,6 @@ class Choice:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def put(self, brought: Piece | RecordResult) -> None:
-        """Add a piece, or the result."""
         now = time.perf_counter()
         self._first = self._first or now
         if isinstance(brought, RecordResult):
@@ -128,7 +127,6 @@ class Choice:
 
     @property
     def error(self) -> AnswerFailed | None:
-        """Why the answer failed."""
         failure = self.result and self.result.error
         return AnswerFailed(failure.message, failure.type) if failure else None
 

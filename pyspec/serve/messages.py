@@ -234,7 +234,6 @@ def _block(block: AnswerBlock) -> dict[str, Any]:
 
 
 def _message(pending: PendingRequest, prompt_tokens: int) -> dict[str, Any]:
-    """An empty message."""
     return {
         "id": pending.name,
         "type": "message",
@@ -248,7 +247,6 @@ def _message(pending: PendingRequest, prompt_tokens: int) -> dict[str, Any]:
 
 
 def _ended(pending: PendingRequest, result: Result) -> dict[str, Any]:
-    """An answer's stop reason."""
     if result.finish_reason == "stop" and result.stop_string in (pending.body.stop_sequences or ()):
         return {"stop_reason": "stop_sequence", "stop_sequence": result.stop_string}
     reason = _REASONS.get(result.finish_reason or "", "max_tokens")

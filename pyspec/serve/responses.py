@@ -335,7 +335,6 @@ class ResponseWriter:
         }
 
     def _tool(self, block: AnswerBlock) -> ClientTool:
-        """The tool that a block calls."""
         return self._tools.get(block.name) or ClientTool({"name": block.name})
 
     def _id(self, block: AnswerBlock) -> str:
