@@ -121,12 +121,9 @@ class Scanner:
     def accept(self, *marks: str) -> Scan[str]:
         """Read the longest of these marks that comes next; return an empty text if none does."""
         while True:
-            here = self._text
-            found = max((m for m in marks if here.startswith(m, self._at)), key=len, default="")
-            rest = here[self._at : self._at + max(map(len, marks), default=0)]
-            if self.ended or not any(
-                len(m) > max(len(found), len(rest)) and m.startswith(rest) for m in marks
-            ):
+            here = (m for m in marks if self._text.startswith(m, self._at))
+            found = max(here, key=len, default="")
+            if self.ended or not self._may_grow(self._at, marks):
                 return self.take(len(found))
             yield
 
@@ -148,7 +145,7 @@ class Scanner:
         while True:
             match = pattern.search(self._text, self._at)
             # if one mark begins with another, the longer one may still arrive
-            if match and (self.ended or not self._may_grow(match, marks)):
+            if match and (self.ended or not self._may_grow(match.start(), marks)):
                 if match.start() > self._at:
                     emit(self.take(match.start() - self._at))
                 return self.take(len(match[0]))
@@ -182,9 +179,9 @@ class Scanner:
         """Return how many characters at the end may begin a mark."""
         return 0 if self.ended else begun(self.rest, marks)
 
-    def _may_grow(self, match: re.Match[str], marks: Iterable[str]) -> bool:
-        at, longest = match.start(), max(map(len, marks))
-        rest = self._text[at : at + longest]
+    def _may_grow(self, at: int, marks: Sequence[str]) -> bool:
+        """Whether a longer mark may still arrive at a place."""
+        rest = self._text[at : at + max(map(len, marks), default=0)]
         return any(len(m) > len(rest) and m.startswith(rest) for m in marks)
 
 
