@@ -20,9 +20,10 @@ from typing import Any, Literal
 import msgspec
 
 from pyspec._version import __version__
-from pyspec.engine.profiles import device_names, gpu_layers
+from pyspec.engine.profiles import gpu_layers
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError, ResumeMismatch
+from pyspec.machine.devices import layer_devices
 from pyspec.machine.files import file_sha256
 from pyspec.machine.machine import machine_memory, processor, usable_processors
 from pyspec.machine.others import file_name_of
@@ -83,7 +84,9 @@ def describe(
         questions=f"{len(questions)} questions, {hashlib.sha256(texts.encode()).hexdigest()[:16]}",
         day=datetime.now(timezone.utc).date().isoformat(),
         commit=commit(),
-        devices=device_names(llm) if gpu_layers(llm) else "",
+        devices=" + ".join(
+            each.description for each in layer_devices(llm.devices) if gpu_layers(llm)
+        ),
         engine=engine,
     )
 

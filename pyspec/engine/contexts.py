@@ -87,20 +87,8 @@ def _state_bytes(target: Any) -> int:
     return int(1 + target.context_params.n_rs_seq) * (facts.state if facts else 0)
 
 
-def states_for(path: Path, n_seq: int, layers: int | str, devices: Sequence[str]) -> int:
-    """The number of snapshots that a hybrid model can keep for each sequence, in the memory that is meant for KV cells.
-
-    layers: requested on devices, whose free memory then counts, less the weights.
-    """
-    facts = facts_of(path)
-    if facts is None or not facts.state:
-        return SNAPSHOTS  # llama.cpp ignores the number for other models
-    room = _room_beside(facts.size, layers, devices)
-    return int(max(0, min(SNAPSHOTS, room // (n_seq * facts.state))))
-
-
 def _room_beside(weights: int, layers: int | str, devices: Sequence[str]) -> float:
-    """Bytes for KV cells beside so many bytes of weights."""
+    """Bytes for KV cells beside so many bytes of weights. layers: requested on devices, whose free memory then counts."""
     room = _SHARE * machine_memory()
     if layers != 0 and (found := layer_devices(devices)):
         room = min(room, _DEVICE_SHARE * (sum(each.free for each in found) - weights))
@@ -146,16 +134,6 @@ def layers_away(target: Any) -> int:
 
 # default share of memory for several models; the rest is for compute buffers and other programs
 _MODELS_SHARE = 0.75
-
-
-def held_bytes(target: Any, cells: int, n_seq: int, beside: float = 0.0) -> int:
-    """Bytes of a loaded target's weights, and of all KV caches.
-
-    cells: of each cache. beside: bytes of a token in the KV caches of draft and companion.
-    """
-    layers = llama_cpp.llama_model_n_layer(target.model)
-    caches = cells * (layers * _layer_bytes(target) + beside) + n_seq * _state_bytes(target)
-    return int(llama_cpp.llama_model_size(target.model) + caches)
 
 
 def expected_bytes(target: Path, others: Sequence[Path], cells: int, options: SideOptions) -> int:
@@ -271,10 +249,14 @@ class Models:
     @staticmethod
     def _snapshots(path: Path, draft: Any, at_once: int, kwargs: Mapping[str, Any]) -> int:
         """States to keep for each sequence: all that a named draft can use, or as many as memory holds for an automatic one."""
-        if draft != "auto":
+        facts = facts_of(path) if draft == "auto" else None
+        if (
+            facts is None or not facts.state
+        ):  # llama.cpp ignores the number for models without states
             return 0 if draft == "none" else SNAPSHOTS
         names = parse_devices(kwargs.get("devices"))
-        return states_for(path, at_once, kwargs.get("n_gpu_layers", 0), names)
+        room = _room_beside(facts.size, kwargs.get("n_gpu_layers", 0), names)
+        return int(max(0, min(SNAPSHOTS, room // (at_once * facts.state))))
 
     @property
     def files(self) -> dict[str, Path]:
@@ -293,8 +275,11 @@ class Models:
 
     def held(self, cells: int, n_seq: int, options: SideOptions) -> int:
         """Bytes of all weights and KV caches. cells: of each cache, for n_seq sequences."""
-        sides = sum(side.size for side in self.parts.sides)
-        return sides + held_bytes(self.target, cells, n_seq, self.beside(options))
+        model = self.target.model
+        a_cell = llama_cpp.llama_model_n_layer(model) * _layer_bytes(self.target)
+        caches = cells * (a_cell + self.beside(options)) + n_seq * _state_bytes(self.target)
+        weights = llama_cpp.llama_model_size(model) + sum(side.size for side in self.parts.sides)
+        return int(weights + caches)
 
     @property
     def on_cpu(self) -> bool:

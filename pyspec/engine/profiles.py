@@ -87,12 +87,8 @@ def placed(llm: Any) -> str:
     most = count_placeable(llm.model)
     if not 0 <= offloaded < most:
         offloaded = most
-    return f"{offloaded} layers on {device_names(llm)}"
-
-
-def device_names(llm: Any) -> str:
-    """Return the descriptions of the devices that a loaded model's layers may be on."""
-    return " + ".join(each.description for each in layer_devices(llm.devices))
+    there = " + ".join(each.description for each in layer_devices(llm.devices))
+    return f"{offloaded} layers on {there}"
 
 
 def hashes_of(sides: Sequence[SideFile]) -> tuple[str, str]:

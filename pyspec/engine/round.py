@@ -247,15 +247,9 @@ class Loop:
             if n > 0 and place.room > 0 and drafts[i].n == 0 and self._may_run_model(run)
         ]
         outcome = Outcome([], 0.0, 0)
-        if orders:
-            self._try_model(orders, plan, drafts, outcome)
-        return drafts, outcome if orders or _any_drafted(drafts) else None
-
-    def _try_model(
-        self, orders: Sequence[_DraftOrder], plan: Plan, drafts: list[Draft], outcome: Outcome
-    ) -> None:
         try:
-            self._run_model(orders, plan, drafts, outcome)
+            if orders:
+                self._run_model(orders, plan, drafts, outcome)
         except (Cancelled, EngineBusy):
             raise
         except EngineError as error:
@@ -263,6 +257,7 @@ class Loop:
             self.draft_model = False
             for one in orders:
                 self.engine.put_draft(one.run.seq, ())
+        return drafts, outcome if orders or _any_drafted(drafts) else None
 
     def _look_up(self, run: Run, limit: int) -> Draft:
         if self.drafter is None or limit < 1 or not self._may_look_up(run):

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from pyspec.batch import Settings
 from pyspec.draft.goodput import GoodputPolicy
-from pyspec.engine.contexts import FEW, Models, states_for
+from pyspec.engine.contexts import FEW, Models
 from pyspec.engine.handle import Engine
 from pyspec.engine.target import SNAPSHOTS
 from pyspec.errors import DraftMismatch
@@ -134,9 +134,9 @@ def test_states_are_kept_as_far_as_memory_goes(hybrid, tiny_target, monkeypatch,
     monkeypatch.setattr(
         "pyspec.engine.contexts.machine_memory", lambda: int(share * facts.state) + 1
     )
-    assert states_for(hybrid, 16, 0, ()) == kept
+    assert Models._snapshots(hybrid, "auto", 16, {}) == kept
     assert (
-        states_for(tiny_target, 64, 0, ()) == SNAPSHOTS
+        Models._snapshots(tiny_target, "auto", 64, {}) == SNAPSHOTS
     )  # a model without states needs no memory for them
     models = Models(str(hybrid), "auto", "none", at_once=16, n_threads=1)
     drafts = models.parts.drafter is not None

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from faults.cases import load
-from helpers import tiny_eagle
 from helpers.make_gguf import ARR, STR, U32, says, tiny_llama
 
 from pyspec.errors import (
@@ -18,7 +17,6 @@ from pyspec.errors import (
     ModelUnreadable,
     PyspecError,
     TemplateError,
-    UnsupportedModel,
 )
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -122,15 +120,3 @@ def test_11_another_vocabulary(tmp_path, tiny_target, command):
     assert (code, "token before a text" in said) == (1, True)
     code, said = command(tiny_target, "--draft", str(path))
     assert (code, "token before a text" in said) == (1, True)
-
-
-def test_an_eagle_head_is_no_model(tmp_path, tiny_target, command):
-    """llama.cpp loads it as one, and aborts in a decode where its ids are not its own."""
-    path = tiny_eagle.write(tmp_path / "head.gguf", d2t=[10**6] * 16)
-    for options in ({}, {"companion": str(path), "draft": str(tiny_target)}):
-        with pytest.raises(UnsupportedModel, match="EAGLE-3"):
-            load(tiny_target if options else path, **options)
-    status, said = command(path)
-    assert status == 1
-    assert said.startswith("pyspec: 'head.gguf' is a draft (EAGLE-3 head), made for one model")
-    assert said.endswith("it cannot answer by itself (give it as --draft beside that model)")

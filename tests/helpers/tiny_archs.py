@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import zlib
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,10 @@ _DELTA = {"qwen3next", "qwen35", "qwen35moe", "qwen4exp"}
 _LAYERS = {"llama4": 4, "gemma4": 5, "gemma3n": 22, "deepseek4": 4, "hrm_text": 6}
 _LAYERS |= {"nemotron_h": 3, "nemotron_h_moe": 3}
 _TOKENS = {"chameleon": 10240, "qwen3tts": 3072}
-_SWITCHES = ("activate", "substitute")
 _CONTEXT = 256
+
+Facts = dict[str, tuple[int, Any]]
+"""Kinds and values by their keys."""
 
 
 def _sizes(arch: str) -> tuple[int, int, int]:
@@ -86,11 +89,10 @@ def header(arch: str, *, experts: bool, n_heads: int = 0) -> Gguf:
         "kda.gate_lower_bound": -5.0, "activation.situ_beta": 4.0, "activation.situ_linear_beta": 25.0,
         "embedding_scale": 1.0, "attention.scale": head**-0.5,
     }  # fmt: skip
-    facts: dict[str, tuple[int, Any]] = {key: (U32, n) for key, n in numbers.items()}
-    facts |= {key: (F32, x) for key, x in fractions.items()}
+    facts = _whole(numbers) | _real(fractions)
     facts |= {"use_parallel_residual": (BOOL, False), "kda.safe_gate": (BOOL, True)}
     facts["attention.indexer.kpool_select_tail"] = (BOOL, True)
-    facts["rope.dimension_sections"] = (ARR, (U32, [head // 4] * 4))
+    facts["rope.dimension_sections"] = _each(U32, [head // 4] * 4)
     for key in ("alpha_n", "alpha_p", "beta", "eps"):
         facts[f"xielu.{key}"] = (F32, 1e-7 if key == "eps" else 1.0)
     facts |= _of(arch, width, heads, layers, inner)
@@ -103,112 +105,96 @@ def header(arch: str, *, experts: bool, n_heads: int = 0) -> Gguf:
     return _with_words(made, _TOKENS.get(arch, 0))
 
 
-def _of(arch: str, width: int, heads: int, layers: int, inner: int) -> dict[str, tuple[int, Any]]:
+def _whole(numbers: dict[str, int]) -> Facts:
+    return {key: (U32, n) for key, n in numbers.items()}
+
+
+def _real(numbers: dict[str, float]) -> Facts:
+    return {key: (F32, x) for key, x in numbers.items()}
+
+
+def _each(kind: int, values: Iterable[Any]) -> tuple[int, Any]:
+    return ARR, (kind, list(values))
+
+
+def _of(arch: str, width: int, heads: int, layers: int, inner: int) -> Facts:
     """Where this architecture wants something else, or more."""
-    found = _heads(arch, width, heads, layers) | _windows(arch, width, heads, layers)
-    if arch.startswith("nemotron_h"):
-        found["feed_forward_length"] = (ARR, (U32, [0, 0, inner]))
-    if arch in ("rwkv7", "arwkv7"):
-        names = ("decay", "iclr", "value_residual_mix", "gate")
-        found |= {f"attention.{name}_lora_rank": (U32, 32) for name in names}
-    if arch == "arwkv7":
-        found["token_shift_count"] = (U32, 1)
-    if arch == "graniteswitch":
-        found |= {"adapters.count": (U32, 2), "adapters.lora_rank": (U32, 4)}
-        found |= {f"adapters.token_ids_{what}": (ARR, (U32, [40, 41])) for what in _SWITCHES}
-    if arch == "maple":
-        found["swiglu_clamp_exp"] = (F32, 7.0)
-    return found | _newest(arch, width, layers)
-
-
-def _heads(arch: str, width: int, heads: int, layers: int) -> dict[str, tuple[int, Any]]:
-    found: dict[str, tuple[int, Any]] = {}
-    each = (ARR, (U32, [0 if i == 1 else heads for i in range(layers)]))
-    if arch in _MIXED:
-        found |= {"attention.head_count": each, "attention.head_count_kv": each}
-    if arch == "glm5-next":
-        found["attention.head_count_kv"] = each
-    numbers: dict[str, int] = {}
-    if arch in _LATENT:
-        rope = 0 if arch == "glm5-next" else 64
-        numbers = {
-            "attention.key_length": 512 + rope, "attention.value_length": 512, "attention.key_length_mla": 192,
-            "attention.value_length_mla": 128, "rope.dimension_count": rope,
-        }  # fmt: skip
-    if arch == "deepseek4":
-        head = width // heads
-        numbers = {"attention.key_length": head, "attention.value_length": head}
-        numbers["rope.dimension_count"] = head // 2
-    if arch == "minimax-m3":
-        numbers["rope.dimension_count"] = 64
-    return found | {key: (U32, n) for key, n in numbers.items()}
-
-
-def _windows(arch: str, width: int, heads: int, layers: int) -> dict[str, tuple[int, Any]]:
-    """Which layers look back a little way only."""
-    found: dict[str, tuple[int, Any]] = {}
-    if arch in _PATTERN:
-        found["attention.sliding_window_pattern"] = (ARR, (U32, [i % 2 for i in range(layers)]))
-    if arch == "bailingmoe3":
-        found["rope.dimension_sections"] = (ARR, (U32, [8, 12, 12, 0]))
-        found["swiglu_clamp_exp"] = (ARR, (F32, [0.0, 4.0]))
-        found["swiglu_clamp_shexp"] = (ARR, (F32, [0.0, 5.0]))
-    if arch == "gemma4":
-        found["embedding_length_per_layer_input"] = (U32, width // 2)
-        found["attention.shared_kv_layers"] = (U32, 0)
-        found |= {f"attention.{x}_length_swa": (U32, width // heads) for x in ("key", "value")}
-        found["rope.freq_base_swa"] = (F32, 1e4)
-        found["attention.sliding_window_pattern"] = (ARR, (BOOL, [i < 4 for i in range(layers)]))
-    return found
-
-
-def _newest(arch: str, width: int, layers: int) -> dict[str, tuple[int, Any]]:
-    """What came with models whose layers have several streams, or loops."""
-    found: dict[str, tuple[int, Any]] = {}
-    owners = (ARR, (U32, [1 - i % 2 for i in range(layers)]))
-    streams = {
-        "hyper_connection.count": (U32, 4), "hyper_connection.sinkhorn_iterations": (U32, 2),
-        "hyper_connection.epsilon": (F32, 1e-6),
+    head, number = width // heads, range(layers)
+    mixed = _each(U32, (0 if i == 1 else heads for i in number))
+    rope = 0 if arch == "glm5-next" else 64
+    latent = {
+        "attention.key_length": 512 + rope, "attention.value_length": 512, "attention.key_length_mla": 192,
+        "attention.value_length_mla": 128, "rope.dimension_count": rope,
     }  # fmt: skip
-    scaled = {"swiglu_clamp_exp": (F32, 10.0), "expert_weights_scale": (F32, 1.0)}
-    scaled["expert_weights_norm"] = BOOL, True
-    if arch in ("qwen4exp", "glm5-next"):
-        found |= streams | {"hyper_connection.low_rank": (U32, 8)}
-        numbers = {"ngram_size": 3, "heads_per_ngram": 2, "conv_kernel": 4, "eos_token_id": 0}
-        found |= {f"ple.{key}": (U32, n) for key, n in numbers.items()}
-        lists = {"layer_multipliers": [1, 3, 5], "head_vocab_sizes": [263] * 4}
-        lists["head_offsets"] = [263 * i for i in range(4)]
-        found |= {f"ple.{key}": (ARR, (U64, each)) for key, each in lists.items()}
-        found |= {"ple.layers": (ARR, (U32, [0]))}
-        found |= {"attention.compress_ratios": (ARR, (U32, [4] * layers))}
-        found |= {"embedding_length_per_layer_input": (U32, width // 4)}
-    if arch == "hy_v4":
-        found |= streams | {"hyper_connection.magnitude": (F32, 2.0)}
-        found |= {"attention.indexer.types": owners} | scaled
-    if arch == "deepseek4":
-        found |= streams | {"attention.output_group_count": (U32, 8)}
-        found |= {"attention.output_lora_rank": (U32, 32), "hash_layer_count": (U32, 0)}
-        found |= {"attention.compress_ratios": (ARR, (U32, [0, 0, 4, 128]))}
-        found |= {"attention.compress_rope_freq_base": (F32, 160000.0)} | scaled
-    if arch == "dots3note":
-        sizes = {"kv_lora_rank": 512, "key_length": 576, "value_length": 512}
-        sizes |= {"key_length_mla": 192, "value_length_mla": 128}
-        found |= {f"attention.{key}_swa": (U32, n) for key, n in sizes.items()}
-        found |= {"rope.freq_base_swa": (F32, 1e4), "attention.indexer.types": owners}
-    if arch == "hrm_text":
-        numbers = {"layers_per_stack": 1, "h_cycles": 2, "l_cycles": 2}
-        found |= {f"hrm.{key}": (U32, n) for key, n in numbers.items()}
-    return found
+    ranks = (f"attention.{x}_lora_rank" for x in ("decay", "iclr", "value_residual_mix", "gate"))
+    switches = (f"adapters.token_ids_{what}" for what in ("activate", "substitute"))
+    short = {"embedding_length_per_layer_input": width // 2, "attention.shared_kv_layers": 0}
+    wanted: list[tuple[set[str], Facts]] = [
+        (_MIXED, {"attention.head_count": mixed, "attention.head_count_kv": mixed}),
+        ({"glm5-next"}, {"attention.head_count_kv": mixed}),
+        (_LATENT, _whole(latent)),
+        ({"deepseek4"}, _whole({"rope.dimension_count": head // 2})),
+        ({"deepseek4"}, _whole({f"attention.{x}_length": head for x in ("key", "value")})),
+        ({"minimax-m3"}, _whole({"rope.dimension_count": 64})),
+        # which layers look back a little way only
+        (_PATTERN, {"attention.sliding_window_pattern": _each(U32, (i % 2 for i in number))}),
+        ({"gemma4"}, {"attention.sliding_window_pattern": _each(BOOL, (i < 4 for i in number))}),
+        ({"gemma4"}, _whole({f"attention.{x}_length_swa": head for x in ("key", "value")} | short)),
+        ({"gemma4", "dots3note"}, _real({"rope.freq_base_swa": 1e4})),
+        ({"bailingmoe3"}, {"rope.dimension_sections": _each(U32, [8, 12, 12, 0])}),
+        ({"bailingmoe3"}, {"swiglu_clamp_exp": _each(F32, [0.0, 4.0])}),
+        ({"bailingmoe3"}, {"swiglu_clamp_shexp": _each(F32, [0.0, 5.0])}),
+        ({"maple"}, _real({"swiglu_clamp_exp": 7.0})),
+        ({"nemotron_h", "nemotron_h_moe"}, {"feed_forward_length": _each(U32, [0, 0, inner])}),
+        ({"rwkv7", "arwkv7"}, _whole(dict.fromkeys(ranks, 32))),
+        ({"arwkv7"}, _whole({"token_shift_count": 1})),
+        ({"graniteswitch"}, _whole({"adapters.count": 2, "adapters.lora_rank": 4})),
+        ({"graniteswitch"}, dict.fromkeys(switches, _each(U32, [40, 41]))),
+        *_newest(width, layers),
+    ]
+    return {key: fact for archs, facts in wanted if arch in archs for key, fact in facts.items()}
 
 
-def _experts(arch: str, inner: int) -> dict[str, tuple[int, Any]]:
+def _newest(width: int, layers: int) -> list[tuple[set[str], Facts]]:
+    """What came with models whose layers have several streams, or loops."""
+    streams = {"hyper_connection.count": 4, "hyper_connection.sinkhorn_iterations": 2}
+    grams = {"ngram_size": 3, "heads_per_ngram": 2, "conv_kernel": 4, "eos_token_id": 0}
+    lists = {"layer_multipliers": [1, 3, 5], "head_vocab_sizes": [263] * 4}
+    lists["head_offsets"] = [263 * i for i in range(4)]
+    outer = {"attention.output_group_count": 8, "attention.output_lora_rank": 32, "hash_layer_count": 0}  # fmt: skip
+    latent = {"kv_lora_rank": 512, "key_length": 576, "value_length": 512}
+    latent |= {"key_length_mla": 192, "value_length_mla": 128}
+    loops = {"layers_per_stack": 1, "h_cycles": 2, "l_cycles": 2}
+    grammed, streamed = {"qwen4exp", "glm5-next"}, {"qwen4exp", "glm5-next", "hy_v4", "deepseek4"}
+    owners = _each(U32, (1 - i % 2 for i in range(layers)))
+    return [
+        (streamed, _whole(streams) | _real({"hyper_connection.epsilon": 1e-6})),
+        (grammed, _whole({"hyper_connection.low_rank": 8})),
+        (grammed, _whole({f"ple.{key}": n for key, n in grams.items()})),
+        (grammed, {f"ple.{key}": _each(U64, values) for key, values in lists.items()}),
+        (grammed, {"ple.layers": _each(U32, [0])}),
+        (grammed, {"attention.compress_ratios": _each(U32, [4] * layers)}),
+        (grammed, _whole({"embedding_length_per_layer_input": width // 4})),
+        ({"hy_v4"}, _real({"hyper_connection.magnitude": 2.0})),
+        ({"hy_v4", "deepseek4"}, _real({"swiglu_clamp_exp": 10.0, "expert_weights_scale": 1.0})),
+        ({"hy_v4", "deepseek4"}, {"expert_weights_norm": (BOOL, True)}),
+        ({"hy_v4", "dots3note"}, {"attention.indexer.types": owners}),
+        ({"deepseek4"}, _whole(outer)),
+        ({"deepseek4"}, {"attention.compress_ratios": _each(U32, [0, 0, 4, 128])}),
+        ({"deepseek4"}, _real({"attention.compress_rope_freq_base": 160000.0})),
+        ({"dots3note"}, _whole({f"attention.{key}_swa": n for key, n in latent.items()})),
+        ({"hrm_text"}, _whole({f"hrm.{key}": n for key, n in loops.items()})),
+    ]
+
+
+def _experts(arch: str, inner: int) -> Facts:
     numbers = {
         "expert_feed_forward_length": inner, "expert_shared_feed_forward_length": inner // 2, "expert_latent_length": inner,
         "expert_chunk_feed_forward_length": inner, "moe_every_n_layers": 2, "moe_latent_size": inner,
         "interleave_moe_layer_step": 2, "expert_count": 2, "expert_used_count": 2, "expert_shared_count": 1,
         "expert_gating_func": 4 if arch == "deepseek4" else 2, "experts_per_group": 1,
     }  # fmt: skip
-    return {key: (U32, n) for key, n in numbers.items()} | {"expert_group_scale": (F32, 1.0)}
+    return _whole(numbers) | _real({"expert_group_scale": 1.0})
 
 
 def _with_words(made: Gguf, at_least: int) -> Gguf:

@@ -44,8 +44,10 @@ def test_shaped(options, shaped):
     assert Sampling(**options).shaped is shaped
 
 
-def test_greedy_needs_no_chain(open_plain, tiny_target):
+def test_samplers_that_are_off_add_nothing(open_plain, tiny_target):
     assert build_chain(Sampling(temperature=0.0), open_plain(tiny_target)) is None
+    with closing(build_chain(Sampling(), open_plain(tiny_target))) as chain:
+        assert llama_cpp.llama_sampler_chain_n(chain.sampler) == 4
 
 
 @pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
@@ -138,12 +140,6 @@ def test_xtc_that_excludes_nothing_is_left_out(off):
     on = {"xtc_probability": 0.5, "xtc_threshold": 0.1}
     assert Sampling(**on).shaped
     assert not Sampling(**(on | off)).excluding
-
-
-def test_samplers_that_are_off_add_nothing(open_plain, tiny_target):
-    chain = build_chain(Sampling(), open_plain(tiny_target))
-    assert llama_cpp.llama_sampler_chain_n(chain.sampler) == 4
-    chain.close()
 
 
 @pytest.mark.parametrize(("name", "value"), [
