@@ -324,23 +324,19 @@ _PURPOSE = {
 }
 """Purpose of models that do not generate token by token: llama.cpp ends the process for some and returns noise for others."""
 
-PURPOSES = {
-    **{kind: f"a draft ({name}), made for one model" for kind, name in NAMES.items()},
-    "mmproj": "a projector, which turns images or sound into a model's inputs",
-    "lora": "a LoRA adapter, which changes a model (--lora)",
-    "vocabulary": "a vocabulary without weights",
+_DRAFTS = {
+    kind: (f"a draft ({name}), made for one model", "give it as --draft beside that model")
+    for kind, name in NAMES.items()
 }
-"""Descriptions of files that are not a model by themselves, by `Facts.kind`."""
+PURPOSES = {
+    **_DRAFTS,
+    "mmproj": ("a projector, which turns images or sound into a model's inputs", "use the model that it belongs to"),
+    "lora": ("a LoRA adapter, which changes a model (--lora)", "give it as --lora beside a model"),
+    "vocabulary": ("a vocabulary without weights", "use a file with weights"),
+}  # fmt: skip
+"""What files are that are no model by themselves, and what to do instead, by `Facts.kind`."""
 
 _NO_DECODE = frozenset(["t5", "t5encoder"])  # llama-cpp-python asserts even for embeddings
-
-_HINTS = {
-    **dict.fromkeys(STATE_KINDS, "give it as --draft beside that model"),
-    "lora": "give it as --lora beside a model",
-    "vocabulary": "use a file with weights",
-    "mmproj": "use the model that it belongs to",
-}
-"""What to do instead, by kind."""
 
 
 def refuse_other_kinds(
@@ -354,8 +350,8 @@ def refuse_other_kinds(
     if facts is None:
         return
     if facts.kind in PURPOSES:
-        what = f"{show(model.name)} is {PURPOSES[facts.kind]}; it cannot answer by itself"
-        raise UnsupportedModel(what, _HINTS[facts.kind])
+        what, hint = PURPOSES[facts.kind]
+        raise UnsupportedModel(f"{show(model.name)} is {what}; it cannot answer by itself", hint)
     purpose = _PURPOSE.get(facts.architecture)
     causal = overrides.get(f"{facts.architecture}.attention.causal", facts.causal)
     if embedding and facts.architecture not in _NO_DECODE:

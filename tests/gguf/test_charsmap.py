@@ -32,7 +32,7 @@ def step(at, byte, to, *, ends=False):
     (SOUND[:-5], "before its texts"), (SOUND[:-1], "no end"),
     (struct.pack("<I", 2**32 - 1) + SOUND[4:], "before its texts"),
     (table({0: 2000 << 10}), "beyond"),
-    (table({0: ROOT << 10, **step(ROOT, 97, 1 << 20)}), "beyond"),
+    *((table({0: ROOT << 10, **step(ROOT, 97, 1 << 20, ends=ends)}), "beyond") for ends in (False, True)),
     (table({0: ROOT << 10, **step(ROOT, 97, 512, ends=True), 512: 1 << 31 | 1}), ""),
     (table({0: ROOT << 10, **step(ROOT, 97, 512, ends=True), 512: 1 << 31 | 2}), "no end"),
     (table({0: ROOT << 10, **step(ROOT, 97, ROOT)}), f"more than {DEEPEST}"),

@@ -60,8 +60,9 @@ def test_it_is_known_and_refused(tmp_path, kind):
     assert facts.kind == kind
     with pytest.raises(UnsupportedModel, match=r"file\.gguf") as caught:
         refuse_other_kinds(path)
-    assert PURPOSES[kind] in caught.value.message
-    assert caught.value.hint
+    what, hint = PURPOSES[kind]
+    assert what in caught.value.message
+    assert caught.value.hint == hint
 
 
 def test_a_model_with_its_head_inside_is_a_model(tmp_path):
