@@ -106,6 +106,7 @@ def test_a_rule_written_again_needs_what_it_names_last():
 
 @pytest.mark.parametrize(
     "text", ["", "root ::= x", 'x ::= "a"', 'root ::= "a"\n | "b"', 'root ::= "\\q"', 'root ::= "a"{3000}', "root ::= *", 5,
+             "root ::= [", 'root ::= "\udcff"', pytest.param("root ::= " + "(" * 20_000, id="deep"),
              pytest.param(f'root ::= "{"a" * (MAX_CHARACTERS + 1)}"', id="long")],
 )  # fmt: skip
 def test_what_is_no_grammar_is_refused(text):
