@@ -260,9 +260,8 @@ class Batch:
                 if ended:
                     self._pair.keep_now_and_then()
                 yield from ended
-                if (
-                    scheduler.outgrown
-                ):  # larger contexts are for the waiting answers, none of which fits
+                # larger contexts are for the waiting answers, none of which fits
+                if scheduler.outgrown:
                     self._close_contexts()
                     self._add(scheduler.waiting.answers)
                     if self._cancelled:  # while there was no engine to cancel

@@ -18,10 +18,8 @@ from pyspec.text.parts import SpeculationBlock
 
 IdStream: TypeAlias = Generator[int, None, None]  # what `generate` returns
 
-MORE_SAMPLERS = tuple(
-    each.name for each in fields(Sampling) if each.name.startswith(("dry_", "xtc_", "dynatemp_"))
-)
-"""Names of the `Sampling` fields that llama-cpp-python has no arguments for."""
+_MORE = [f for f in fields(Sampling) if f.name.startswith(("dry_", "xtc_", "dynatemp_"))]
+"""The fields of `Sampling` that llama-cpp-python has no arguments for."""
 
 
 class Method:
@@ -30,11 +28,7 @@ class Method:
     def __init__(self, name: str, **ours: str) -> None:
         theirs = signature(getattr(llama_cpp.Llama, name))
         more: list[tuple[str, Any, Any]] = [(name, None, kind) for name, kind in ours.items()]
-        more += [
-            (f.name, getattr(Sampling, f.name), f.type)
-            for f in fields(Sampling)
-            if f.name in MORE_SAMPLERS
-        ]
+        more += [(f.name, f.default, f.type) for f in _MORE]
         made = [Parameter(n, Parameter.KEYWORD_ONLY, default=d, annotation=k) for n, d, k in more]
         self.name, self._ours = name, tuple(ours)
         self.signature = theirs.replace(parameters=[*theirs.parameters.values(), *made])
@@ -48,8 +42,7 @@ class Method:
         bound.apply_defaults()
         given = dict(bound.arguments)
         del given["self"]
-        samplers = {name: given.pop(name) for name in MORE_SAMPLERS}
-        used = {name: each for name, each in samplers.items() if each != getattr(Sampling, name)}
+        used = {f.name: each for f in _MORE if (each := given.pop(f.name)) != f.default}
         return given, used, [given.pop(name) for name in self._ours]
 
 

@@ -433,19 +433,19 @@ for _method in (_TEXT, _CHAT, _IDS):
 
 # -- in place of `llama_cpp.Llama` ------------------------------------------------------------------------------------------
 
-_defaults: dict[str, Any] | None = None
-
 
 class InstalledLlama(SpeculativeLlama):
     """What `llama_cpp.Llama(...)` makes after `install`: the caller's arguments take precedence over those of `install`."""
 
+    defaults: dict[str, Any] | None = None
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.where_possible = "draft" not in kwargs  # an error only if a draft was named
-        super().__init__(*args, **{**(_defaults or {}), **kwargs})
+        super().__init__(*args, **{**(self.defaults or {}), **kwargs})
 
 
 def _make(cls: type, *_args: object, **_kwargs: object) -> object:
-    ours = cls is llama_cpp.Llama and _defaults is not None
+    ours = cls is llama_cpp.Llama and InstalledLlama.defaults is not None
     return object.__new__(InstalledLlama if ours else cls)
 
 
@@ -460,17 +460,15 @@ def install(**defaults: Any) -> None:
     Raises:
         OptionError: `SpeculativeLlama` has no such argument.
     """
-    global _defaults  # noqa: PLW0603 - the class exists once per process
     for name in defaults:
         if name not in signature(SpeculativeLlama.__init__).parameters:
             raise OptionError(
                 f"SpeculativeLlama has no argument {name!r}", "see help(SpeculativeLlama)"
             )
-    _defaults = defaults
+    InstalledLlama.defaults = defaults
     llama_cpp.Llama.__new__ = _make
 
 
 def uninstall() -> None:
     """Make `llama_cpp.Llama(...)` return its own objects again."""
-    global _defaults  # noqa: PLW0603 - as above
-    _defaults = None
+    InstalledLlama.defaults = None

@@ -37,11 +37,8 @@ class Undone(NamedTuple):
 
 def _unless(*values: Any) -> Callable[[Any], bool]:
     """Whether a value is none of these; true is no 1."""
-    return lambda value: (
-        not any(
-            value == each and isinstance(value, bool) == isinstance(each, bool) for each in values
-        )
-    )
+    accepted = [(isinstance(each, bool), each) for each in values]
+    return lambda value: (isinstance(value, bool), value) not in accepted
 
 
 _LEAVE_OUT = "leave it out"

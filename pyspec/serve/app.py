@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -217,9 +217,7 @@ class Handlers:
         """All models for ollama's clients, or at /api/ps those that are loaded."""
         self._keys.holder(request.headers)
         loaded = {each.serving.model: each.batch for each in self._fleet.services}
-        names: Iterable[str] = loaded
-        if request.url.path != "/api/ps":
-            names = await self._fleet.names()
+        names = loaded if request.url.path == "/api/ps" else await self._fleet.names()
         entries = [ollama.entry(name, loaded.get(name)) for name in names]
         return json_response({"models": entries})
 
