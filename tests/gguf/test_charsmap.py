@@ -1,12 +1,10 @@
-"""Tables of characters: each that is let through can be walked by any text; others would end the process."""
+"""Tables of characters: those for which llama.cpp would end the process are refused. tests/fuzz walks what is let through."""
 
 import struct
 
 import pytest
 from fuzz import bases
 from helpers.make_gguf import ARR, STR, U8
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pyspec.errors import ModelInvalid
 from pyspec.gguf.header import read_header
@@ -31,7 +29,8 @@ def step(at, byte, to, *, ends=False):
     (SOUND, ""), (b"", "too short"), (SOUND[:4], "too short"), (SOUND[:-6], "before its texts"),
     (SOUND[:-5], "before its texts"), (SOUND[:-1], "no end"),
     (struct.pack("<I", 2**32 - 1) + SOUND[4:], "before its texts"),
-    (table({0: 2000 << 10}), "beyond"),
+    *((table(nodes, size=size), "beyond") for nodes, size in (
+        ({0: 2000 << 10}, 1024), ({0: 800 << 10}, 1000), ({0: 8 << 10 | 1 << 9}, 1024))),
     *((table({0: ROOT << 10, **step(ROOT, 97, 1 << 20, ends=ends)}), "beyond") for ends in (False, True)),
     (table({0: ROOT << 10, **step(ROOT, 97, 512, ends=True), 512: 1 << 31 | 1}), ""),
     (table({0: ROOT << 10, **step(ROOT, 97, 512, ends=True), 512: 1 << 31 | 2}), "no end"),
@@ -40,40 +39,6 @@ def step(at, byte, to, *, ends=False):
 ])  # fmt: skip
 def test_tables_that_llama_cpp_ends_the_process_for(bad, named):
     assert named in fault_of(bad) if named else fault_of(bad) == ""
-
-
-def _walk(nodes, texts, text):
-    """As llama.cpp does from one place of a text; IndexError where it throws."""
-
-    def base(node):
-        return nodes[node] >> 10 << ((nodes[node] & 1 << 9) >> 6)
-
-    at = base(0)
-    for byte in text:
-        if byte == 0:
-            return
-        at ^= byte
-        if nodes[at] & (1 << 31 | 0xFF) != byte:
-            return
-        ends = nodes[at] >> 8 & 1
-        at ^= base(at)
-        if ends:
-            texts.index(b"\0", nodes[at] & 0x7FFFFFFF)
-
-
-@given(
-    st.dictionaries(
-        st.integers(0, 511),
-        st.integers(0, 2**32 - 1) | st.integers(97, 100).map(lambda b: b | 1 << 18),
-        max_size=12,
-    ),
-    st.lists(st.binary(max_size=6) | st.text("abcd", max_size=6).map(str.encode), max_size=8),
-)
-def test_what_is_let_through_can_be_walked(nodes, found):
-    made = table({0: ROOT << 10, **nodes}, size=512)
-    if not fault_of(made):
-        for text in found:
-            _walk(list(struct.unpack("<512I", made[4 : 4 + 2048])), made[4 + 2048 :], text)
 
 
 @pytest.mark.parametrize("entry", [(U8, list(SOUND[:-5])), (STR, ["x"])])
