@@ -219,4 +219,3 @@ COMMANDS = (
     Command("draft", _used("draft"), "choose what drafts", "NAME|none|lookup|mtp|auto", _DRAFTS, takes_file=True),
     Command("companion", _used("companion"), "choose what judges drafts", "NAME|none", _COMPANIONS, takes_file=True),
 )  # fmt: skip
-"""All commands."""

@@ -210,7 +210,6 @@ def _length(text: str) -> str:
 
 
 def number_settings(kind: type[SamplerNumbers] = SamplerNumbers) -> list[tuple[str, Any, Any]]:
-    """Return a field for each number of sampling."""
     offered = (each for each in numbers(kind) if each.offered)
     return [(n.name, n.kind, _setting(n.default, _number(n.kind, *n.usual))) for n in offered]
 

@@ -85,7 +85,6 @@ def open_model(
     engine: EngineOptions = _AS_IT_IS,
     memory: bool = False,
 ) -> SpeculativeLlama:
-    """Find and load the models that the options name."""
     from pyspec.llama.speculative import SpeculativeLlama  # noqa: PLC0415 - it takes long to import
 
     drafting = {"verification": drafts.rule, "length": drafts.length, "memory": memory}

@@ -86,7 +86,6 @@ class Completion:
         return bool(self.criteria is not None and self.criteria(ids, logits))
 
     def __call__(self, ids: Any, logits: Any) -> bool:
-        """Whether to stop here."""
         return self.ends(ids, logits) or self.reason is not None
 
 

@@ -56,7 +56,6 @@ class AnswerFields(msgspec.Struct, kw_only=True):
 
 
 def number_fields(kind: type[SamplerNumbers] = SamplerNumbers) -> list[tuple[str, Any, None]]:
-    """Fields of msgspec for all numeric sampler options."""
     return [(each.name, each.kind | None, None) for each in numbers(kind) if each.offered]
 
 

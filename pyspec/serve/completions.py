@@ -80,7 +80,6 @@ class _ChunkWriter:
         self._begun = not self._is_chat
 
     def events(self) -> Iterator[bytes]:
-        """Take what arrived as events."""
         choice = self._choice
         parts, ended = choice.taken()
         deltas = [delta for part in parts if (delta := part.delta())]

@@ -42,11 +42,8 @@ def test_lines(data, expected):
     ]
 
 
-def test_paragraphs_end_at_blank_lines():
+def test_paragraphs_end_at_blank_lines_and_a_file_is_one_record():
     assert texts(b"a\nb\n\n \nc\r\nd", per="paragraph") == ["a\nb", "c\nd"]
-
-
-def test_a_file_is_one_record():
     (record,) = records(b"\xef\xbb\xbfa\r\n\r\nb\n\n", per="file")
     assert (record.id, record.prompt) == ("in", "a\n\nb")
 
@@ -78,12 +75,10 @@ def test_limit_is_inclusive(per, data, end):
     assert texts(data + b"x" + end, per=per, limit=10) == ["InputTooLong"]
 
 
-def test_too_long_line_is_skipped_whole():
+def test_too_long_line_is_skipped_whole_and_never_held():
     found = records(b"a\n" + b"x" * 200_000 + b"\nb", limit=10)
     assert [(r.line, r.prompt) for r in found] == [(1, "a"), (2, None), (3, "b")]
 
-
-def test_too_long_line_is_never_held():
     class Endless(io.RawIOBase):
         largest = read = 0
 
