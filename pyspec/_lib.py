@@ -38,7 +38,7 @@ __all__ = ["ffi", "lib"]  # for others too
 
 _NO_FAULT_OF_YOURS = "this is a fault in pyspec; please report it"
 
-_EXCEPTIONS: dict[int, tuple[type[errors.PyspecError], str]] = {
+_EXCEPTIONS: dict[int, tuple[type[errors.EngineError], str]] = {
     lib.PS_E_ARG: (errors.EngineError, _NO_FAULT_OF_YOURS),
     lib.PS_E_NOMEM: (errors.EngineError, "lower n_ctx (-c) or the number of sequences"),
     lib.PS_E_BUSY: (errors.EngineBusy, "use one object per thread, or a lock"),
@@ -65,9 +65,7 @@ def check(status: int, what: str = "") -> None:
     kind, hint = _EXCEPTIONS.get(status, (errors.EngineError, _NO_FAULT_OF_YOURS))
     text = str(ffi.string(lib.ps_status_str(status)).decode())
     message = f"{what}: {text}" if what else text
-    if issubclass(kind, errors.EngineError):
-        raise kind(message, hint, code=status)
-    raise kind(message, hint)
+    raise kind(message, hint, code=status)
 
 
 def address(pointer: Any) -> int:
