@@ -69,11 +69,8 @@ class Loading:
     @property
     def place(self) -> str:
         """Where layers go, as far as kernels depend on it; the number of layers is left out."""
-        if not self.n_gpu_layers:
-            return "the CPU"
-        names = ",".join(self.devices) or "all devices"
-        own = f", {self.tensors}" if self.tensors else ""
-        return f"{names}, split {self.split_mode} {self.main_gpu} {self.tensor_split}{own}"
+        split = (self.split_mode, self.main_gpu, self.tensor_split, self.tensors)
+        return f"devices {self.devices}, split {split}" if self.n_gpu_layers else "the CPU"
 
 
 def check_model(

@@ -64,11 +64,8 @@ def _standard(message: Mapping[str, Any]) -> dict[str, Any]:
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         raise InputError("the tool calls of a message are not a list")
-    if calls:
-        made["tool_calls"] = [_call(call) for call in calls]
-    elif "tool_calls" in made:
-        del made["tool_calls"]  # templates test whether the key exists
-    return made
+    made.pop("tool_calls", None)  # templates test whether the key exists
+    return {**made, "tool_calls": list(map(_call, calls))} if calls else made
 
 
 NO_PICTURE = "(a picture, which this model cannot see)"
@@ -287,16 +284,14 @@ def _content_parts(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": parts}
 
 
-def _json_text(arguments: Any) -> Any:
-    is_text = isinstance(arguments, str)
-    return arguments if is_text else json.dumps(arguments, ensure_ascii=False)
-
-
 FORMS: Mapping[str, Callable[[TemplateInput], TemplateInput]] = {
     # missing content is empty text
     "empty content": partial(_with_messages, change=lambda m: {**m, "content": m["content"] or ""}),
     # arguments of calls are JSON text, or an object where they are none
-    "text arguments": partial(_with_arguments, change=_json_text),
+    "text arguments": partial(
+        _with_arguments,
+        change=lambda a: a if isinstance(a, str) else json.dumps(a, ensure_ascii=False),
+    ),
     "object arguments": partial(
         _with_arguments, change=lambda a: a if isinstance(a, dict) else {"arguments": a}
     ),

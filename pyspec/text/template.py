@@ -99,14 +99,7 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, llm: Any) -> ChatTemplate:
-        """Return the template of a model.
-
-        Args:
-            llm: A `SpeculativeLlama`, or any `llama_cpp.Llama`.
-
-        Returns:
-            The template that the model was opened with, or its file's own.
-        """
+        """Return the template that a `llama_cpp.Llama` was opened with, or its file's own."""
         known = getattr(llm, "template", None)
         return known if isinstance(known, cls) else cls(llm)
 
