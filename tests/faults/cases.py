@@ -54,7 +54,7 @@ CASES = {
     16: Case("special tokens in a message: text",
              "text/test_template.py::test_any_text_comes_back", "cli/test_chat.py::test_control_tokens_in_a_message_are_text"),
     17: Case("a line of 100 MB: refused and never held",
-             READING + "too_long_line_is_never_held", GENERATE + "a_prompt_that_cannot_be_read_is_refused"),
+             READING + "too_long_line_is_skipped_whole_and_never_held", GENERATE + "a_prompt_that_cannot_be_read_is_refused"),
     18: Case("no records, blank lines, BOM, CRLF: a note, or the lines",
              READING + "lines", BATCH + "an_empty_input_has_failed"),
     19: Case("bad JSON lines: each its own failure, by line",
