@@ -141,7 +141,13 @@ class EngineOptions:
         type=CodedChoice({"none": 0, "layer": 1, "row": 2}))
     main_gpu: int | None = option("Machine", "-mg", "--main-gpu", metavar="N", type=click.IntRange(min=0))
     tensor_split: list[float] | None = option("Machine", "-ts", "--tensor-split", metavar="N,N,..", type=_shares)
+    rope_scaling_type: int | None = option("Machine", "--rope-scaling", metavar="none|linear|yarn",
+        type=CodedChoice({"none": 0, "linear": 1, "yarn": 2}))
+    rope_freq_base: float | None = option("Machine", "--rope-freq-base", type=click.FloatRange(min=0.0))
+    rope_freq_scale: float | None = option("Machine", "--rope-freq-scale", type=click.FloatRange(min=0.0))
+    yarn_orig_ctx: int | None = option("Machine", "--yarn-orig-ctx", metavar="N", type=click.IntRange(min=0))
     lora_path: str | None = option("Machine", "--lora", metavar="FILE", type=click.Path(dir_okay=False))
+    lora_scale: float | None = option("Machine", "--lora-scale", type=float)
     # fmt: on
 
     @property

@@ -64,7 +64,9 @@ def test_words_of_llama_cpp_and_llm(line, name, value):
     ("-ctk q8_0 -ctvd f16", {"type_k": 8, "draft_type_v": 1}), ("", {}),
     ("--no-mmap --mlock -nkvo", {"use_mmap": False, "use_mlock": True, "offload_kqv": False}),
     ("-sm row -mg 1 -ts 3,1", {"split_mode": 2, "main_gpu": 1, "tensor_split": [3.0, 1.0]}),
-    ("--lora a.gguf", {"lora_path": "a.gguf"}),
+    ("--rope-scaling yarn --rope-freq-base 5e5", {"rope_scaling_type": 2, "rope_freq_base": 5e5}),
+    ("--rope-freq-scale 0.25 --yarn-orig-ctx 32768", {"rope_freq_scale": 0.25, "yarn_orig_ctx": 32768}),
+    ("--lora a.gguf --lora-scale 0.5", {"lora_path": "a.gguf", "lora_scale": 0.5}),
 ])  # fmt: skip
 def test_engine_options_become_arguments(line, wanted):
     """By llama.cpp's names; what is not given is left to llama-cpp-python. What is measured runs as it will."""
