@@ -127,7 +127,7 @@ def prior_curve(
     if len(rows) < _KNOWN:
         rows = {n: ms * rows.get(1, ROWS[1]) / ROWS[1] for n, ms in ROWS.items()}
     facts = facts_of(Path(llm.model_path))
-    read = 1 if facts is None else facts.read
+    read = llama_cpp.llama_model_size(llm.model) if facts is None else facts.read
     shares = [max(0.02, side.size / read) for side in sides][:2]
     head = any(side.reads_states for side in sides)
     card, share = _on_devices(llm), rows[1] * _depth_share(llm.model)

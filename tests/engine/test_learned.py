@@ -12,7 +12,7 @@ import pytest
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import KeptTime
 from pyspec.draft.switch import SwitchState
-from pyspec.engine.profiles import MAX_CHANGE, PairFacts, time_rows
+from pyspec.engine.profiles import MAX_CHANGE, PairFacts, SideFile, prior_curve, time_rows
 from pyspec.machine.files import cache_dir
 from pyspec.requests.records import Record, SpeculationBody
 from pyspec.sampling.verification import Margin, Strict
@@ -287,3 +287,12 @@ def test_a_machine_that_was_slow_changes_no_times():
     assert slow.seen_before(before) == msgspec.structs.replace(before, temper=1)
     fast = PairFacts(target={1: step})
     assert fast.seen_before(before).target == {1: step, 2: two}
+
+
+def test_a_draft_costs_its_share_where_a_target_has_no_facts(pair, tiny_draft, monkeypatch):
+    """It is no reason to take any draft for dearer than its target."""
+    llm = pair()
+    monkeypatch.setattr("pyspec.engine.profiles.facts_of", lambda _: None)
+    size = llama_cpp.llama_model_size(llm.model)
+    curve = prior_curve(llm, [SideFile(tiny_draft, size // 4)])
+    assert curve.draft.time(1) == pytest.approx(0.25 * curve.target.time(1), rel=0.01)
