@@ -102,7 +102,7 @@ class RowTimes:
     def time(self, rows: int) -> float:
         """The time of any number of rows, also of a whole prompt read at once."""
         table = self.table()
-        return table[rows] if rows < len(table) else self.scale * self._expected(rows, 0)
+        return table[rows] if rows < len(table) else self._ms(rows)
 
     def follow(self, target: RowTimes) -> None:
         """Change speed as the target did since this model was last timed, since one machine runs both."""
@@ -115,7 +115,8 @@ class RowTimes:
         """Learn from a decode, or the mean of several. Impossible times are ignored; stalls, too, until they become the rule."""
         if not (rows >= 1 and 1e-4 < ms < 1e7):
             return
-        key, expected = _key(rows), self._expected(rows, depth)
+        key, base = _key(rows), self._base(depth, rows)
+        expected = float(base[rows]) * self._factor(key)
         if self._set_aside(rows, ms / (self.scale * expected)):
             return
         count = self._count[key] = self._count.get(key, 0) + 1
@@ -123,12 +124,11 @@ class RowTimes:
         if count > 1:
             before = self._off.get(key, abs(found - 1.0))
             self._off[key] = before + max(0.1, 1.0 / (count - 1)) * (abs(found - 1.0) - before)
-        if (
-            rows == 1 or count > SURE
-        ):  # of a known count part of the deviation is the machine's speed
+        # of a known count part of the deviation is the machine's speed
+        if rows == 1 or count > SURE:
             self.scale *= 1.0 + (max(0.1, 1.0 / count) if rows == 1 else 0.05) * (found - 1.0)
         if rows > 1:
-            self._learn_factor(rows, depth, ms / self.scale, max(0.1, 1.0 / count))
+            self._learn_factor(rows, base, ms / self.scale, max(0.1, 1.0 / count))
         self._waiting += 1
         if self._table and (count <= SURE or self._waiting >= _REBUILD):
             self._build(len(self._table) - 1)
@@ -153,14 +153,13 @@ class RowTimes:
         self._surprises[0] = 0
         return False
 
-    def _learn_factor(self, rows: int, depth: int, ms: float, weight: float) -> None:
-        """Learn from the time that n rows take at the assumed speed.
+    def _learn_factor(self, rows: int, base: Floats, ms: float, weight: float) -> None:
+        """Learn from the time that n rows take at the assumed speed. base: T0 of 0..rows rows.
 
         The first time (of weight 1) replaces what was believed: any rest of that would later be taken for the machine's speed.
         Rows may be decoded one by one, so they cost no more than that. Without a limit a stall may be believed, and the next time
         without one as a machine that is as many times faster.
         """
-        base = self._base(depth, rows)
         found = min(max(ms, base[1]), _DEAREST * rows * base[1]) / base[rows]
         before = self._factor(_key(rows))
         self._factors[_key(rows)] = float(before + weight * (found - before))
@@ -173,7 +172,7 @@ class RowTimes:
     def seen(self) -> dict[int, KeptTime]:
         """Times by rows, without context, of the counts up to OWN_MAX that were observed."""
         return {
-            n: KeptTime(self.scale * self._expected(n, 0), min(self.count(n), SURE))
+            n: KeptTime(self._ms(n), min(self.count(n), SURE))
             for n in range(1, OWN_MAX + 1)
             if self.count(n)
         }
@@ -194,9 +193,9 @@ class RowTimes:
             return _KEPT_ERROR if self._begun.get(key, 0) >= SURE else inf
         return _DEVIATION * self._off[key] / sqrt(min(here - 1, _AT_ONCE))
 
-    def _expected(self, rows: int, depth: int) -> float:
-        """The time of this many rows at the assumed speed."""
-        return float(self._base(depth, rows)[rows]) * self._factor(_key(rows))
+    def _ms(self, rows: int) -> float:
+        """The module's formula, without context."""
+        return self.scale * float(self._base(0, rows)[rows]) * self._factor(_key(rows))
 
     def _factor(self, key: int) -> float:
         """The factor of a count, its own or one between its neighbours'."""

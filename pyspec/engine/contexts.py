@@ -250,9 +250,8 @@ class Models:
     def _snapshots(path: Path, draft: Any, at_once: int, kwargs: Mapping[str, Any]) -> int:
         """States to keep for each sequence: all that a named draft can use, or as many as memory holds for an automatic one."""
         facts = facts_of(path) if draft == "auto" else None
-        if (
-            facts is None or not facts.state
-        ):  # llama.cpp ignores the number for models without states
+        # llama.cpp ignores the number for models without states
+        if facts is None or not facts.state:
             return 0 if draft == "none" else SNAPSHOTS
         names = parse_devices(kwargs.get("devices"))
         room = _room_beside(facts.size, kwargs.get("n_gpu_layers", 0), names)
