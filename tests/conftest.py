@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -114,6 +115,7 @@ def on_a_device() -> Iterator[None]:
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No fact, trial or time that another test kept about the same file."""
+    gc.collect()  # objects that earlier tests dropped keep theirs when they go
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
 
 

@@ -77,7 +77,6 @@ def test_class_and_batch_keep_what_an_answer_taught(pair, open_batch):
 def test_an_object_that_is_dropped_keeps_it(tiny_target, tiny_draft, quiet):
     from pyspec import SpeculativeLlama
 
-    gc.collect()  # what earlier tests dropped
     before = len(facts())
     llm = SpeculativeLlama(str(tiny_target), draft=str(tiny_draft), n_ctx=256, trust=True)
     teach(llm)
