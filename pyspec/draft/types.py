@@ -76,9 +76,7 @@ class Plan(msgspec.Struct, frozen=True):
     only if survival >= `floors[i]`; the last floor holds for the rest.
     """
 
-    lengths: Sequence[
-        int
-    ]  # the longest model draft for each place; 0: the draft model does not run there
+    lengths: Sequence[int]  # the longest draft of the model for each place; 0: it does not run
     table: Sequence[float] | None = None  # acceptance by bin; None: no survival test
     floors: Sequence[float] = (0.0,)
     use_companion: bool = False
@@ -92,9 +90,7 @@ class Draft(msgspec.Struct):
 
     seq: int
     n: int
-    p: Sequence[
-        float
-    ] = ()  # how sure the draft model is of each token, see `ps_draft_run`; lookup's have none
+    p: Sequence[float] = ()  # the model's certainty of each token (`ps_draft_run`); lookup has none
     s: Sequence[float] | None = None
     a: Sequence[float] | None = None
     pc: Sequence[float] | None = None
