@@ -1,7 +1,6 @@
 """Regenerates every page and picture under bench/results, and the README's numbers, from the stored results.
 
     python bench/pages.py           in the repository's root
-    python bench/pages.py --list    each number on the pages, the file that has it and the command that made that file
 
 A table is between `<!-- rules -->` and `<!-- /rules -->` (METHODS.md); in models/README.md it is drafts. A number in a text is
 written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. The figures of compare.py are mean (geometric, over
@@ -39,8 +38,6 @@ from serve import ServeResults
 from pyspec.errors import InputError
 
 RULES = ("quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma")  # fmt: skip
-TABLES = {"rules": [f"{name}/quality.json" for name in RULES], "drafts": ["drafts/drafts.json"]}
-"""The files that each table of a page is made from."""
 DRAFTS_HEAD = ["drafter", "all", "strict K=4, 8", "margin share", "margin K=4, 8", "steps 1, 2, 3, 4"]  # fmt: skip
 RULES_HEAD = ["The margin rule", "more tokens a verify", "nats a token", "distinct-4", "looped answers", "worse in"]  # fmt: skip
 PAGES = ("README.md", "METHODS.md", "DEVICES.md", "ARCHITECTURE.md", "models/README.md")
@@ -226,54 +223,10 @@ def _put(text: str, name: str, found: str) -> str:
     return f"{before}{start}\n{found}\n{end}{after}"
 
 
-def traced(folder: Path) -> list[list[str]]:
-    """Each number that a page quotes: page, name, value, the file it is read from, and the command that made that file.
-
-    Raises InputError where a name has no file.
-    """
-    known, root = numbers(folder), Path(__file__).parents[1]
-    rows = []
-    for page in (*PAGES, *CARDS):
-        text = (root / page).read_text(encoding="utf-8")
-        for name in _NUMBER.findall(text):
-            path, command = source(folder, name)
-            rows.append([page, name, known[name], path.relative_to(root).as_posix(), command])
-        for mark, files in TABLES.items():
-            if f"<!-- {mark} -->" in text:
-                paths = [path for file in files if (path := folder / file).exists()]
-                told = [page, f"table of {mark}", "-"]
-                rows += [[*told, p.relative_to(root).as_posix(), made_by(p)] for p in paths]
-    return rows
-
-
-def source(folder: Path, name: str) -> tuple[Path, str]:
-    """The file that a number is read from, and the command that made it."""
-    first, _, rest = name.partition("/")
-    if first == "files":
-        return Path(__file__).parents[1] / "models" / rest, f"stat -c %s models/{rest}"
-    named = folder / first / f"{rest.partition('/')[0]}.json"
-    places = (named, *sorted((folder / first).glob("*.json")))
-    path = next((place for place in places if place.exists()), None)
-    if path is None:
-        raise InputError(f"no file has {name}")
-    return path, made_by(path)
-
-
-def made_by(path: Path) -> str:
-    """The command that made a file of results: the one it records, else the target in bench/Makefile."""
-    found = msgspec.json.decode(path.read_bytes())
-    if isinstance(found, dict) and found.get("command"):
-        return str(found["command"])
-    return f"make -C bench results/{path.parent.name}/{path.name}"
-
-
 def main(words: Sequence[str] | None = None) -> None:
-    """Regenerate everything, or list the source of each number."""
+    """Regenerate everything."""
+    arguments(__doc__, words)
     folder = Path("bench/results")
-    if arguments(__doc__, words, list=False).list:
-        for row in traced(folder.resolve()):
-            print(" | ".join(row))
-        return
     pages = (*PAGES, *CARDS)
     texts = {page: filled(Path(page).read_text(encoding="utf-8"), folder) for page in pages}
     redraw(folder)

@@ -9,8 +9,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CONSTANTS = Path(__file__).with_name("constants.txt")
 MADE = re.compile(r"<!--= [^>]*-->.*?<!--/-->|<!-- (rules|drafts) -->.*?<!-- /\1 -->", re.DOTALL)
-QUOTED = re.compile(r"<!--= ([^ ]+) -->")
-TABLES = re.compile(r"<!-- (rules|drafts) -->")
 CODE = re.compile(r"```.*?```|^ {4}.*?$|`[^`]*`", re.DOTALL | re.MULTILINE)
 COMMIT = re.compile(r'(?:"commit": ?"|at commit )([0-9a-f]{7,40})')
 WORDS = r"times (?:plain|as fast|faster)|of plain|tokens/s|% (?:faster|slower|more tokens)"
@@ -64,18 +62,6 @@ def test_every_constant_is_still_in_its_page():
 
 def test_a_page_knows_all_pages_with_figures(script):
     assert set(script("pages").PAGES) == set(read_constants())
-
-
-def test_each_figure_has_a_file_that_a_command_makes(script, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    pages = script("pages")
-    listed = pages.traced(ROOT / "bench" / "results")
-    texts = {page: read(page) for page in (*pages.PAGES, *pages.CARDS)}
-    quoted = [(page, name) for page, text in texts.items() for name in QUOTED.findall(text)]
-    assert sorted(quoted) == sorted((row[0], row[1]) for row in listed if row[2] != "-")
-    assert all((ROOT / path).is_file() and command for *_, path, command in listed)
-    filled = {(page, mark) for page, text in texts.items() for mark in TABLES.findall(text)}
-    assert {(row[0], row[1].removeprefix("table of ")) for row in listed if row[2] == "-"} == filled
 
 
 def texts_of_users():
