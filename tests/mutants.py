@@ -77,9 +77,14 @@ class Workplace:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        own = shutil.ignore_patterns(
+            "*.so"
+        )  # an extension built in the clone would hide C's mutants
         for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-            copy(ROOT / name, folder / name)
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, folder / name, ignore=own)
+            else:
+                shutil.copy2(ROOT / name, folder / name)
 
     def survives(self, mutant: Mutant) -> bool:
         """Whether every test passes with it. Raises ValueError where the line is not there once."""
