@@ -169,7 +169,7 @@ class SideModel:
         if fits:
             params.use_extra_bufts, may = check_fitting(path, target.trust, loading)
             params.n_gpu_layers = 0
-            if may:
+            if may and found:
                 params.n_gpu_layers, self._experts = fit_layers(path, params, context, names)
         else:
             params.use_extra_bufts = check_model(path, target.trust, loading)

@@ -110,14 +110,12 @@ def fit_layers(
     """Return the largest placement whose weights, KV cache and compute buffers fit into the devices' free memory.
 
     If a mixture does not fit as a whole, experts stay in main memory, those of as few layers as possible. If it does not fit
-    without any experts, whole layers stay there too. Experts that the user has placed are not moved. The parameters are those
-    of the run, except n_gpu_layers, which is ignored. Raises ModelInvalid if llama.cpp cannot load the file.
+    without any experts, whole layers stay there too. Experts that the user has placed are not moved. There has to be a device.
+    The parameters are those of the run, except n_gpu_layers, which is ignored. Raises ModelInvalid if llama.cpp cannot load it.
     """
     header = read_header(path)
     load = _Load(header, model_params, context_params, layer_devices(names))
     most = count_layers(header)
-    if not load.devices:
-        return Fit(0, experts)
     if experts or not has_experts(header) or load.over(most, 0) <= 0:
         return Fit(load.most_layers(most, experts), experts)
     # layers whose experts are in main memory: the fewest that are enough

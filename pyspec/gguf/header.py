@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from pyspec.gguf.vocabulary import (
 from pyspec.machine import Heads, Shape, Window
 from pyspec.machine.files import (
     MAX_PARTS,
+    Stamp,
     parts_of,
     recall_as,
     remember,
@@ -35,6 +37,7 @@ from pyspec.machine.files import (
 )
 from pyspec.machine.others import file_name_of
 
+_RECENT = 8  # headers kept until their files change: a start asks for each several times
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 MAX_VOCAB = 1 << 20
 MAX_STATE = 1 << 26  # numbers in a layer's recurrent state; the largest models have a thirtieth
@@ -51,7 +54,13 @@ def read_header(path: str | os.PathLike[str], *, weights: bool = True) -> Header
     With `weights=False` a vocabulary without weights is accepted too. Raises only ModelNotFound,
     ModelUnreadable or ModelInvalid.
     """
-    header = header_of_parts(Path(path))
+    path = Path(path)
+    return _checked(path, tuple(stamps(path)), weights)
+
+
+@lru_cache(maxsize=_RECENT)
+def _checked(path: Path, at: tuple[Stamp, ...], weights: bool) -> Header:  # noqa: ARG001 - `at` is for the cache
+    header = header_of_parts(path)
     if weights:
         _check_shape(header)
     _check_vocabulary(header)
@@ -188,6 +197,11 @@ def _read_part(header: Header, part: Path) -> Header:
 
 def header_of_parts(path: Path) -> Header:
     """Read a header with the tensors of all parts; neither shape nor vocabulary is checked. Raises as `read_header`."""
+    return _joined(path, tuple(stamps(path)))
+
+
+@lru_cache(maxsize=_RECENT)
+def _joined(path: Path, at: tuple[Stamp, ...]) -> Header:  # noqa: ARG001 - as above
     return _join_parts(parse_header(path))
 
 

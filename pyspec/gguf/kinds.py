@@ -299,7 +299,8 @@ def _check_ids(header: Header, n_vocab: int) -> None:
     """Check the ids of the target's vocabulary to which llama.cpp scatters the draft's logits."""
     import numpy as np  # noqa: PLC0415 - as above
 
-    parts = map(parse_header, header.parts)  # whose offsets are their own
+    split = len(header.parts) > 1
+    parts = map(parse_header, header.parts) if split else [header]  # whose offsets are their own
     path, tensor = next(
         (part.path, tensor) for part in parts for tensor in part.tensors if tensor.name == "d2t"
     )

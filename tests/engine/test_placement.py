@@ -77,3 +77,15 @@ def test_a_full_device_is_tried_with_no_layer(tiny_target):
     full = Device("CUDA0", "a card", "GPU", 1 << 20, 8 << 30, 0)
     assert rough_layers(header, [full]) == 0
     assert rough_layers(header, [full, replace(full, free=4 << 30)]) == 3
+
+
+def test_nothing_is_placed_where_there_is_no_device(
+    open_plain, tiny_target, tiny_draft, monkeypatch
+):
+    """Computing what fits reads the whole file's header, a tenth of a second for a small vocabulary."""
+    llm = open_plain(tiny_target)
+    monkeypatch.setattr(models, "layer_devices", lambda _names=(): [])
+    monkeypatch.setattr(models, "fit_layers", None)
+    side = models.SideModel(tiny_draft, llm, SideOptions(n_gpu_layers="auto"))
+    assert side.placed.n_gpu_layers == 0
+    side.close()

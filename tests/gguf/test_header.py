@@ -20,7 +20,8 @@ from helpers.make_gguf import (
 )
 
 from pyspec.errors import ModelInvalid
-from pyspec.gguf.header import _window, read_header, shape_of
+from pyspec.gguf import header as of_header
+from pyspec.gguf.header import _window, header_of_parts, read_header, shape_of
 from pyspec.gguf.reader import parse_header
 from pyspec.machine.attention import Heads, Window, flash_pays
 
@@ -160,3 +161,20 @@ def test_windows_are_the_headers(tmp_path, arch, keys, window):
         kv[f"{arch}.attention.{key}"] = kind
     Gguf(kv).write(path)
     assert _window(parse_header(path)) == window
+
+
+def test_a_header_is_read_once_until_its_file_changes(tmp_path, monkeypatch):
+    path, read = write(tmp_path, tiny_llama()), []
+    monkeypatch.setattr(
+        of_header, "parse_header", lambda path: read.append(path) or parse_header(path)
+    )
+    first = read_header(path)
+    assert read_header(path) == header_of_parts(path) == first
+    assert read == [path]
+    write(
+        tmp_path,
+        Gguf(
+            kv={**tiny_llama().kv, "general.name": (STR, "another")}, tensors=tiny_llama().tensors
+        ),
+    )
+    assert read_header(path).metadata["general.name"] == "another"
