@@ -249,7 +249,8 @@ def _string(s: Scanner, emit: Emit, quote: str) -> Scan[bool]:
     while (mark := (yield from s.copy((quote, "\\"), say))) == "\\":
         char = yield from s.peek()
         s.take(1)
-        emit(f"\\{char}" if char and char in _ESCAPED else json_inside(char))
+        kept = "" if char == "'" else "\\"  # in front of others it stays, as in Python
+        emit(f"\\{char}" if char and char in _ESCAPED else json_inside(kept + char))
     return bool(mark)
 
 

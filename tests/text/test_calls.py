@@ -72,6 +72,7 @@ def test_arguments_come_as_they_are_written():
 @pytest.mark.parametrize(("written", "meant"), [
     (r'"{\"city\": \"Rome\"}"', {"city": "Rome"}), ("null", {}),
     (r"{'city': 'L\'Aquila\u0021', hourly: True}", {"city": "L'Aquila!", "hourly": True}),
+    (r"""{"city": "C:\Users\d+ L\'A"}""", {"city": r"C:\Users\d+ L'A"}),
 ])  # fmt: skip
 def test_an_object_may_be_a_text_or_null_or_pythons(written, meant):
     text = f'<tool_call>{{"name": "weather", "arguments": {written}}}</tool_call>'
