@@ -126,7 +126,8 @@ class Keys:
         if self._keys is None:
             return ""
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        sent = [(bearer.strip() or scheme).encode(), headers.get("x-api-key", "").encode()]
+        told = (bearer.strip(" ") or scheme, headers.get("x-api-key", ""))
+        sent = [one.encode("latin-1") for one in told]  # the bytes that came
         # every pair is compared, so that the time taken reveals nothing
         found = [key for key in self._keys for one in sent if hmac.compare_digest(one, key)]
         if not found:

@@ -100,6 +100,12 @@ def test_queue_is_bounded(serve, rounds):
         connection.close()
 
 
+def test_a_key_of_any_letters(serve):
+    server = serve(key="clé à")
+    assert post(server, body(), Authorization="Bearer clé à".encode())[0] == 200
+    assert post(server, body(), **{"x-api-key": "clé à".encode()})[0] == 200
+
+
 def test_api_key(serve):
     server = serve(key="secret")
     assert post(server, body())[0] == 401
