@@ -189,7 +189,8 @@ class Handlers:
         return json_response(made)
 
     async def _names(self) -> list[str]:
-        return [*await self._fleet.names(), *(each.name for each in self._embedders)]
+        embed = (each.name for each in self._embedders)  # some may answer, too
+        return list(dict.fromkeys([*await self._fleet.names(), *embed]))
 
     async def models(self, request: Request) -> Response:
         self._keys.holder(request.headers)

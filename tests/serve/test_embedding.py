@@ -8,7 +8,7 @@ import numpy as np
 import openai
 import pytest
 from helpers import tiny_positions
-from helpers.asking import ask
+from helpers.asking import ask, get
 from helpers.make_gguf import U32
 from helpers.server_here import opening
 
@@ -133,6 +133,14 @@ def test_any_number_of_rows(tmp_path, positions, rows):
     with pytest.raises(InputError, match=r"takes \d+ here"):
         vectors(model, ["a" * 600])
     model.close()
+
+
+def test_a_model_that_answers_and_embeds_is_listed_once(tiny_ascii):
+    model = make_embedder(tiny_ascii, "tiny")
+    with opening(tiny_ascii) as start:
+        _, told = get(start(embedders=[model]), "/v1/models")
+    model.close()
+    assert [each["id"] for each in told["data"]] == ["tiny"]
 
 
 def test_a_model_that_ranks_is_refused(folder):
