@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import sys
@@ -172,6 +173,8 @@ def refusal(error: click.ClickException) -> str:
 def main(args: list[str] | None = None, command: click.Command = cli, name: str = "pyspec") -> None:
     """Run a command line; every expected error is one sentence and an exit code."""
     open_closed()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: no character ends an answer
     guard_log()
     if _COMPLETE in os.environ:
         from click.shell_completion import shell_complete  # noqa: PLC0415 - only for shells

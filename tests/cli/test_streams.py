@@ -109,6 +109,13 @@ def test_every_command_on_a_full_disk(tiny_ascii, line):
     assert done.stderr.splitlines()[-1].startswith("pyspec: cannot write to stdout: ")
 
 
+def test_characters_that_stdout_lacks(tiny_ascii):
+    """As in a locale of Latin-1: they are escaped, as on stderr, and the program goes on."""
+    script = "printf '/system caf\u00e9 \u4f60\\n/system\\n'"
+    done = shell(f"{script} | PYTHONIOENCODING=latin-1 $P chat --script $M", tiny_ascii)
+    assert (done.returncode, done.stdout) == (0, b"caf\xe9 \\u4f60\n"), done.stderr
+
+
 def close(*fds):
     """Take descriptors away, as `>&-` does; Python has no stream there then."""
     for fd in fds:
