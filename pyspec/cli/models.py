@@ -29,7 +29,6 @@ from pyspec.hub.fetch import (
     CONVERSIONS,
     ORIGINAL,
     Progress,
-    cached,
     convert,
     convertible,
     fetch,
@@ -214,10 +213,10 @@ def remove_models(names: tuple[str, ...]) -> None:
 def info(name: str) -> None:
     """Show the metadata of a model file. NAME is a known name or a path."""
     entry = load_manifest().get(name)
-    found = cached(entry) if entry is not None else resolve(name)
-    if found is None:
+    here = None if entry is None else find_here(name)
+    if entry is not None and here is None:
         raise ModelNotFound(f"{name} is not here", f"fetch it with `pyspec models pull {name}`")
-    header = read_header(found)
+    header = read_header(resolve(name) if here is None else here.path)
     if entry is not None:
         tell(f"{'name':<12} {entry.name} ({entry.role})")
         tell(f"{'licence':<12} {entry.licence}")

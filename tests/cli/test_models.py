@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import running
 from helpers.make_gguf import STR, tiny_llama
-from helpers.shop import SHIPPED, open_shop
+from helpers.shop import SHIPPED, WHEEL, open_shop
 from helpers.sources import modules
 
 from pyspec.cli.command import guard_log
@@ -84,6 +84,14 @@ def test_info_shows_the_file(shop):
     out = run("info", "toy").stdout
     for fact in ("263 tokens", "11 F32", shop.entry().sha256, "llama.block_count = 1", "MIT"):
         assert fact in out
+
+
+def test_info_shows_the_file_that_answers(shop):
+    """The one that the name means, not the one from which it was made."""
+    shop.add("made", tiny_llama().build(), WHEEL, convert="q8_0")
+    made = run("pull", "made").stdout.strip()
+    for name, path in (("made", made), ("made-original", made.replace("-q8_0", ""))):
+        assert f"file         {path}\n" in run("info", name).stdout
 
 
 @pytest.mark.usefixtures("shop")
