@@ -25,7 +25,7 @@ from pyspec.engine.offload import (
 )
 from pyspec.errors import DraftMismatch, ModelInvalid, ModelRejected, NoMemory, UnsupportedModel
 from pyspec.gguf.check import Loading, check_fitting, check_model, ships
-from pyspec.gguf.header import Facts, facts_of, read_header
+from pyspec.gguf.header import Facts, facts_of, header_of_parts
 from pyspec.gguf.kinds import ASSISTANT, MTP, States, most_positions, refuse_other_kinds
 from pyspec.machine import AUTO, parse_devices
 from pyspec.machine.child import run_child
@@ -163,7 +163,7 @@ class SideModel:
             loading = replace(loading, tensor_split=(), main_gpu=0)
         path, wanted = self.path, params.n_gpu_layers
         if fits and found:
-            wanted = rough_layers(read_header(path), found)
+            wanted = rough_layers(header_of_parts(path), found)
         loading = replace(loading, n_gpu_layers=trial_layers(wanted, found))
         params.load_mtp = head
         if fits:

@@ -24,7 +24,7 @@ import llama_cpp
 
 from pyspec._lib import log_to
 from pyspec.errors import ModelInvalid, OptionError
-from pyspec.gguf.header import EXPERTS, read_header
+from pyspec.gguf.header import EXPERTS, header_of_parts
 from pyspec.gguf.reader import Header
 from pyspec.machine import AUTO
 from pyspec.machine.attention import flash_type
@@ -53,7 +53,7 @@ def checked_experts(n: Any, path: Path) -> int:
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < -1:
         raise OptionError(f"n_cpu_moe is {n!r}", "use a number of layers, or -1 for all")
-    if n and not has_experts(read_header(path)):
+    if n and not has_experts(header_of_parts(path)):
         raise OptionError(
             f"{file_name_of(path)} is no mixture of experts, so there are none to keep in main memory",
             "leave out --n-cpu-moe and --cpu-moe",
@@ -113,7 +113,7 @@ def fit_layers(
     without any experts, whole layers stay there too. Experts that the user has placed are not moved. There has to be a device.
     The parameters are those of the run, except n_gpu_layers, which is ignored. Raises ModelInvalid if llama.cpp cannot load it.
     """
-    header = read_header(path)
+    header = header_of_parts(path)
     load = _Load(header, model_params, context_params, layer_devices(names))
     most = count_layers(header)
     if experts or not has_experts(header) or load.over(most, 0) <= 0:

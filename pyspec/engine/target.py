@@ -28,7 +28,7 @@ from pyspec.engine.offload import (
 )
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
 from pyspec.gguf.check import Loading, check_fitting, check_model
-from pyspec.gguf.header import check_adapter, facts_of, read_header, shape_of
+from pyspec.gguf.header import check_adapter, facts_of, header_of_parts, shape_of
 from pyspec.gguf.kinds import most_positions, n_heads, no_decoder, refuse_other_kinds
 from pyspec.machine import AUTO, parse_devices
 from pyspec.machine.attention import flash_pays
@@ -170,7 +170,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         """What llama_cpp.Llama's own arguments say of the load, and where layers go in the trial."""
         layers = kwargs["n_gpu_layers"]
         if self.fits_itself and self._chosen:
-            layers = rough_layers(read_header(model_path), self._chosen)
+            layers = rough_layers(header_of_parts(Path(model_path)), self._chosen)
         return Loading(
             n_gpu_layers=trial_layers(layers, self._chosen),
             devices=self.devices,
