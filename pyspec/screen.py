@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -298,7 +299,11 @@ class _Reply:
 
 def new_screen() -> Screen:
     """Return a screen with answers on stdout and notes on stderr; NO_COLOR and FORCE_COLOR say whether in colour."""
-    out, err = (Console(highlight=False, emoji=False, stderr=stderr) for stderr in (False, True))
+    widths = (None if stream.isatty() else _WIDEST for stream in (sys.stdout, sys.stderr))
+    out, err = (
+        Console(highlight=False, emoji=False, stderr=stderr, width=width)
+        for stderr, width in zip((False, True), widths)
+    )
     return Screen(out, err)
 
 

@@ -275,7 +275,7 @@ def _writer(
     shown = output.reasoning != HIDE
     if output.as_json:
         yield lambda _: None
-    elif output.tokens or screen.out.is_terminal:
+    elif output.tokens or sys.stdout.isatty():
         with screen.replying(reasoning=shown, tokens=piece if output.tokens else None) as write:
             yield write
     else:

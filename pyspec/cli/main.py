@@ -164,7 +164,8 @@ def sentences(error: PyspecError) -> list[str]:
 
 def refusal(error: click.ClickException) -> str:
     """Say in one line what click did not take, and which help has more unless the message names a command itself."""
-    message = error.format_message().rstrip(".").replace(". Did you", "; did you")
+    message = error.format_message().rstrip(".").replace(". (Did", " (did")
+    message = message.replace(". Did you", "; did you")
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "pyspec"
     more = "" if "`pyspec" in message else f" (see `{path} --help`)"
     return f"pyspec: {message[:1].lower()}{message[1:]}{more}"

@@ -73,6 +73,15 @@ def test_no_color_is_heard(tiny_ascii, variables, coloured):
     assert ("\x1b[32m" in done.stdout) is coloured
 
 
+@pytest.mark.parametrize("more", [[], ["--tokens"]])
+def test_no_line_of_a_pipe_is_folded(tiny_ascii, more):
+    """Nor where FORCE_COLOR makes a terminal of it, as in CI."""
+    text = "word " * 30 + "end."
+    form = ("--grammar", f'root ::= "{text}"', "--draft", "none", "-n", len(text) + 1)
+    done = run("x", "-m", tiny_ascii, *TINY, *form, *more, FORCE_COLOR="1")
+    assert re.sub(r"\x1b\[\d*m", "", done.stdout).startswith(f"{text}\n")
+
+
 @pytest.mark.parametrize(("most", "code"), [(4, 3), (40, 0), (0, 0)])
 def test_a_cut_answer_of_a_form_has_its_own_status(tmp_path, most, code):
     """A script must not take half of a JSON text for a whole one."""
@@ -88,7 +97,8 @@ def test_a_cut_answer_of_a_form_has_its_own_status(tmp_path, most, code):
     (["-f", "/nowhere/at/all", "--draft", "none"], 2, "/nowhere/at/all"), (["x", "-m", "no-such-model"], 1, "no-such-model"),
     (["x", "-m", "/dev/zero"], 1, "/dev/zero"), (["x", "-m", "/nowhere/model.gguf"], 1, "/nowhere/model.gguf"),
     (["b\udcff"], 2, "UTF-8"), (["x", "-s", "b\udcff"], 2, "--system-prompt is not UTF-8"),
-    (["x", "--stop", "b\udcff"], 2, "not UTF-8"), (["x", "--tempp", "1"], 2, "--temp"), (["x", "-p", "y"], 2, "twice"),
+    (["x", "--stop", "b\udcff"], 2, "not UTF-8"), (["x", "--tempp", "1"], 2, "--temp"),
+    (["x", "--nope"], 2, "no such option '--nope' (did you mean one of: "), (["x", "-p", "y"], 2, "twice"),
     (["x", "-ngl", "some"], 2, "all"), (["x", "-ngl", "-5"], 2, "-5 is no number of layers"),
     (["x", "-ctv", "q8_0", "-fa", "off"], 2, "flash attention"),
     (["x", "-ts", "1,x"], 2, "--tensor-split"),
