@@ -176,7 +176,7 @@ def completion_of(
         max_tokens=_whole(given["max_tokens"]),
         goes_on=True,  # half a character may need one token more than allowed
         keep_rows=keep_rows,
-        prompt_rows=keep_rows and bool(given["echo"]),
+        prompt_rows=keep_rows and bool(given["echo"]) and not given["stream"],
     )
     drawn = drawn_by(llm, speculation, given.pop("logit_bias"))
     return Completion(options, {**drawn, **samplers}, criteria)

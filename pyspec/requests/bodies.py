@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
@@ -19,7 +19,7 @@ from pyspec.grammar.languages import Language
 from pyspec.requests.records import CHAT, COMPLETION, Record, RequestFields
 from pyspec.sampling.chain import MIN_TOP_P
 from pyspec.sampling.options import MAX_TOKENS
-from pyspec.text.completions import format_language, tools_left
+from pyspec.text.completions import format_language, functions_of, tools_left
 from pyspec.text.messages import content_text
 
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
@@ -218,7 +218,9 @@ class Body(RequestFields, kw_only=True):
         """The record of a chat. messages, tools, choice of one: OpenAI's. effort: of reasoning. Raises InputError."""
         shared = self._shared()
         if tools and choice != "none":
-            functions, forced = tools_left(_functions(tools), choice)
+            named = functions_of(tools)
+            check_names(function["name"] for function in named)
+            functions, forced = tools_left(named, choice)
             shared |= {"tools": functions, "tool_choice": forced}
             shared["parallel"] = parallel is not False  # true is OpenAI's default
         elif choice != "none" and tools_left([], choice)[1]:
@@ -416,15 +418,6 @@ def known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
             raise InputError("function_call is not supported", "use tool_calls")
         refused = message.get("content") is None and message.get("refusal")
         found.append({**message, "content": refused} if refused else message)
-    return found
-
-
-def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    functions = [tool.get("function") for tool in tools]
-    if not all(isinstance(f, dict) and isinstance(f.get("name"), str) for f in functions):
-        raise InputError("a tool has no function with a name")
-    found = [function for function in functions if function is not None]
-    check_names(function["name"] for function in found)
     return found
 
 

@@ -33,9 +33,9 @@ class ChatCompletion:
         choice = given["function_call"] or given["tool_choice"]
         if "none" in (given["tool_choice"], given["function_call"]):
             tools = []
-        messages = from_outside(given["messages"])
+        messages, named = from_outside(given["messages"]), functions_of(tools)
         self.prompt: list[int] = llm.template.prompt(messages, tools=tools, arguments=arguments)
-        left, wanted = tools_left([each["function"] for each in tools], choice if tools else None)
+        left, wanted = tools_left(named, choice if tools else None)
         known = {each["name"]: each.get("parameters") for each in left}
         stops = [*([stop] if isinstance(stop, str) else stop or ()), *llm.template.stop]
         content = format_language(given["response_format"])
@@ -86,10 +86,12 @@ class ChatCompletion:
         self._llm.recall(self.prompt)
         with closing(steps):
             while self._reason is None:
-                deltas = [part.delta() for part in self._take(next(steps))]
-                for delta in [{"role": "assistant"}, *filter(None, deltas)][begun:]:
-                    yield self._made(".chunk", {"delta": delta})
+                step = next(steps)
+                if not begun:
+                    yield self._made(".chunk", {"delta": {"role": "assistant"}})
                 begun = True
+                for delta in filter(None, [part.delta() for part in self._take(step)]):
+                    yield self._made(".chunk", {"delta": delta})
         self._llm.keep([*self.prompt, *self.tokens])
         yield self._made(".chunk", {"delta": {}}, ended=True)
 
@@ -167,6 +169,15 @@ _OTHERS: dict[Any, Callable[[Any], Language]] = {
     "grammar": of_grammar,
 }
 """Formats that are no JSON; the key of what they demand is named as they are."""
+
+
+def functions_of(tools: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the functions of tools in OpenAI's form. Raises InputError."""
+    found = [tool.get("function") if isinstance(tool, Mapping) else None for tool in tools]
+    named = [f for f in found if isinstance(f, dict) and isinstance(f.get("name"), str)]
+    if len(named) < len(found):
+        raise InputError("a tool has no function with a name")
+    return named
 
 
 def tools_left(

@@ -121,7 +121,9 @@ def _call(call: Any) -> dict[str, Any]:
 
 
 def from_outside(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return untrusted messages without their `tokens`, which could include any control token."""
+    """Return untrusted messages without their `tokens`, which could include any control token. Raises InputError."""
+    if not all(isinstance(message, Mapping) for message in messages):
+        raise InputError("a message is no object with a role")
     return [
         {key: value for key, value in message.items() if key != "tokens"} for message in messages
     ]

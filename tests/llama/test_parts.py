@@ -100,11 +100,12 @@ def test_a_call_that_must_be_made(made, marks, options):
 @pytest.mark.parametrize(("options", "says"), [
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "no"}}}, "not among the tools"),
     ({"response_format": {"type": "xml"}}, "use "), ({"response_format": "json"}, "response_format"),
-    ({"tools": [TOOL], "tool_choice": "always"}, "use "),
+    ({"tools": [TOOL], "tool_choice": "always"}, "use "), ({"tools": [{}]}, "no function"), ({"tools": "x"}, "no function"),
+    ({"messages": "go"}, "no object"),
 ])  # fmt: skip
 def test_what_there_is_not_is_refused(made, options, says):
     with pytest.raises(InputError, match=says):
-        made("<tool_call>").create_chat_completion(CHAT, **options)
+        made("<tool_call>").create_chat_completion(**{"messages": CHAT, **options})
 
 
 @pytest.mark.parametrize(("form", "first", "content"), [
@@ -122,6 +123,8 @@ def test_logprobs_stay_beside_their_tokens(made):
     result = said(made("<think>"), SAID, logprobs=True, top_logprobs=2)
     content = result["choices"][0]["logprobs"]["content"]
     assert [len(each["top_logprobs"]) for each in content] == [2] * len(SAID)
+    chunks = said(made("<think>"), SAID, logprobs=True, stream=True, max_tokens=1)
+    assert [bool(c["choices"][0]["logprobs"]) for c in chunks] == [False, True, False]
 
 
 @pytest.mark.parametrize("marks", [["<think>"], ["<think>", "<tool_call>"]])

@@ -141,6 +141,10 @@ def test_echoed_logprobs_are_the_models(
     start = 0 if bos else 1
     assert found["token_logprobs"][0] is None
     np.testing.assert_allclose(found["token_logprobs"][1:], wanted[1 - start :], atol=2e-2)
+    asked = {"echo": True, "logprobs": 2, **GREEDY, "max_tokens": 1}
+    (first, *_) = ours.create_completion(text, stream=True, **asked)  # which repeats no prompt
+    streamed = first["choices"][0]["logprobs"]["token_logprobs"]
+    np.testing.assert_allclose(streamed, wanted[len(prompt) - 1 :][:1], atol=2e-2)
     monkeypatch.undo()
     assert greedy(ours) == greedy(open_llama(tiny_ascii))
 
