@@ -90,7 +90,8 @@ class _App(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = f"/v1{scope.get('path')}"
-        await super().__call__({**scope, "path": path} if path in _V1 else scope, receive, send)
+        known = path in _V1 or path.startswith("/v1/models/")
+        await super().__call__({**scope, "path": path} if known else scope, receive, send)
 
 
 class Handlers:
@@ -346,7 +347,8 @@ _WORK: dict[str, Work] = {
     "/v1/messages/count_tokens": (CountBody, count_tokens),
     "/api/show": (ollama.ShowBody, ollama.describe_model),
 }
-_V1 = {path for path in (*INTERFACES, *_WORK, "/v1/models") if path.startswith("/v1/")}
+_OTHERS = ("/v1/models", "/v1/embeddings")
+_V1 = {path for path in (*INTERFACES, *_WORK, *_OTHERS) if path.startswith("/v1/")}
 
 
 def interface_of(request: Request) -> Interface | None:
