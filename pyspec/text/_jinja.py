@@ -136,8 +136,7 @@ class Renderings:
             return {"error": "it needs too much memory"}
         except Exception as error:  # noqa: BLE001 - a template may raise anything, RecursionError too
             reason = f"{type(error).__name__}: {str(error)[:300]}"
-            broken = isinstance(error, (jinja2.TemplateSyntaxError, RecursionError))
-            return {"error" if broken else "failed": reason}
+            return {"failed" if name in self._templates else "error": reason}
         if len(text) > MAX_TEXT + 8 * len(line):
             return {"error": "its text is too long"}
         return {"text": text}

@@ -189,6 +189,13 @@ def test_tools_are_in_the_prompt_whatever_else_is(name, description, turns, made
     assert f'"name": "{name}"' in text
 
 
+def test_tools_that_lead_a_template_round_and_round_are_in_words(made):
+    source = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() if tools }}{{ messages[0].content }}"
+    assert '"name": "get_time"' in made(source).template.render(
+        [user("Hi.")], tools=[tool("get_time", "Time.")]
+    )
+
+
 def test_long_conversations_have_short_probes():
     pair = [user("a"), {"role": "assistant", "content": "b"}]
     asked: dict[str, Any] = {"messages": [*(pair * 50), user("c")], "tools": None}
