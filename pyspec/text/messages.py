@@ -200,6 +200,17 @@ def _calls_apart(inputs: TemplateInput) -> TemplateInput:
     return {**inputs, "messages": made}
 
 
+def _whole_tools(inputs: TemplateInput) -> TemplateInput:
+    """Give functions that lack a description or parameters empty ones, for templates that read them unasked."""
+    tools = []
+    for tool in inputs.get("tools") or ():
+        function = tool.get("function") or {}
+        parameters = {"type": "object", "properties": {}, **(function.get("parameters") or {})}
+        told = {"description": function.get("description") or "", "parameters": parameters}
+        tools.append({**tool, "function": {**function, **told}})
+    return {**inputs, "tools": tools or None}
+
+
 def _system_in_user(inputs: TemplateInput) -> TemplateInput:
     """Put the system prompt in front of the first user message."""
     first, *rest = inputs["messages"] or [{}]
@@ -306,6 +317,7 @@ FORMS: Mapping[str, Callable[[TemplateInput], TemplateInput]] = {
     "calls apart": _calls_apart,
     "content parts": partial(_with_messages, change=_content_parts),
     # for templates that expect tools
+    "whole tools": _whole_tools,
     "empty tools": lambda inputs: inputs if inputs.get("tools") else {**inputs, "tools": []},
     "system in user": _system_in_user,
     "tools in words": _tools_in_words,

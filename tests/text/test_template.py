@@ -189,6 +189,20 @@ def test_tools_are_in_the_prompt_whatever_else_is(name, description, turns, made
     assert f'"name": "{name}"' in text
 
 
+READS = """{% for tool in tools -%}
+{{ tool.function.name + ": " + tool.function.description }} {{ tool.function.parameters.properties | length }}
+{%- endfor %} {{ messages[0].content }}"""
+
+
+@pytest.mark.parametrize(
+    "told", [{}, {"description": None, "parameters": None}, {"description": "Tells."}]
+)
+def test_a_function_may_lack_what_the_template_reads(told, made):
+    function = {"name": "now", **told}
+    text = made(READS).template.render([user("Hi.")], tools=[{"function": function}])
+    assert text == f"now: {told.get('description') or ''} 0 Hi."
+
+
 def test_tools_that_lead_a_template_round_and_round_are_in_words(made):
     source = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() if tools }}{{ messages[0].content }}"
     assert '"name": "get_time"' in made(source).template.render(
