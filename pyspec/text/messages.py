@@ -97,10 +97,8 @@ def picture_refused() -> InputError:
     )
 
 
-def without_pictures(content: Any) -> Any:
+def without_pictures(content: list[Any]) -> list[Any]:
     """Return a call's result with a line of text in place of each picture."""
-    if not isinstance(content, list):
-        return content
     return [{"type": "text", "text": NO_PICTURE} if is_picture(part) else part for part in content]
 
 

@@ -266,12 +266,7 @@ class Result(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, parts: Iterable[AnswerPart], **known: Any) -> Self:
-        """Join the parts of an answer.
-
-        Args:
-            parts: The parts, in any pieces.
-            known: The other fields.
-        """
+        """Join the parts of an answer, in any pieces. known: the other fields."""
         texts: dict[str, list[str]] = {"reasoning": [], "content": []}
         calls: dict[int, tuple[AnswerPart, list[str]]] = {}
         for part in parts:

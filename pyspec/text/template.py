@@ -118,7 +118,7 @@ class ChatTemplate:
         now: float | None = None,
         goes_on: bool = False,
     ) -> list[int]:
-        """Tokenize a conversation as a prompt.
+        """Return a conversation's token ids.
 
         Args:
             messages: The turns, in OpenAI's form. A turn's `tokens` are used if the template writes its text as generated.
@@ -127,9 +127,6 @@ class ChatTemplate:
             arguments: Further template variables, other than messages and tools.
             now: Time for the template's date, in seconds since 1970; None for the current time.
             goes_on: Whether the answer continues the last turn, which is the assistant's.
-
-        Returns:
-            Token ids.
 
         Raises:
             InputError: The template refuses the conversation.
