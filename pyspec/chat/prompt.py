@@ -161,6 +161,14 @@ def _keys() -> KeyBindings:
     return keys
 
 
+class _Kept(FileHistory):
+    """Typed lines in a file. A full disk must not prevent a chat."""
+
+    def store_string(self, string: str) -> None:
+        with suppress(OSError):
+            super().store_string(string)
+
+
 def _history() -> History:
     path = history_file()
     if path is None:
@@ -170,7 +178,7 @@ def _history() -> History:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
     except OSError:
         return InMemoryHistory()  # a read-only home must not prevent a chat
-    return FileHistory(str(path))
+    return _Kept(str(path))
 
 
 _RESTORED = "\x1b[?2004l\x1b[?25h\x1b[0m\r\n"  # undoes what an interrupted editor leaves

@@ -89,6 +89,15 @@ def test_a_folder_that_refuses_is_no_reason_not_to_talk(tmp_path, monkeypatch):
     assert history.get_strings() == ["hi"]
 
 
+def test_a_line_that_no_disk_takes_is_still_a_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYSPEC_CHAT_HISTORY", str(tmp_path / "history"))
+    history = prompt._history()
+    (tmp_path / "history").unlink()
+    (tmp_path / "history").mkdir()  # takes no more than a full disk
+    history.append_string("hi")
+    assert history.get_strings() == ["hi"]
+
+
 @pytest.fixture
 def keys(monkeypatch):
     monkeypatch.setenv("PYSPEC_CHAT_HISTORY", "")
