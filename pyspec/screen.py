@@ -216,9 +216,10 @@ class Screen:
         self.out.file.flush()
 
     def table(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Print names and values, one pair per line; a terminal gets long values folded in their column, a pipe whole lines."""
-        formatter = click.HelpFormatter(width=self.out.width if self.out.is_terminal else _WIDEST)
-        formatter.write_dl(rows, col_max=_WIDEST, col_spacing=1)
+        """Print names and values. A terminal gets values folded beside or below the names, a pipe one pair per line."""
+        width = self.out.width if self.out.is_terminal else _WIDEST
+        formatter = click.HelpFormatter(width=width)
+        formatter.write_dl(rows, col_max=max(1, width // 2 - 4), col_spacing=1)
         self.say(formatter.getvalue().rstrip("\n"))
 
     def note(self, text: str, style: str = "dim") -> None:

@@ -97,6 +97,7 @@ def test_reasoning_is_dim_and_stands_above_the_text():
 @pytest.mark.parametrize(("width", "wanted"), [
     (None, ["name   one two three four five-six", "longer seven"]),
     (28, ["name   one two three four", "       five-six", "longer seven"]),
+    (10, ["name", "  one two", "  three four", "  five-six", "longer", "  seven"]),
 ])  # fmt: skip
 def test_a_table_fits_its_terminal(width, wanted):
     """Values are folded in one column; a pipe gets whole lines."""

@@ -17,14 +17,7 @@ from pyspec.errors import ModelNotFound
 from pyspec.gguf.header import facts_of, read_header
 from pyspec.gguf.kinds import MTP, refuse_other_kinds, unused_heads, why_plain
 from pyspec.gguf.reader import SCALARS, STRING, Array, Header
-from pyspec.hub.drafts import (
-    LARGEST,
-    Candidate,
-    candidates,
-    drafts_here,
-    made_for,
-    own_head,
-)
+from pyspec.hub.drafts import LARGEST, Candidate, candidates, drafts_here, made_for, own_head
 from pyspec.hub.fetch import (
     CONVERSIONS,
     ORIGINAL,

@@ -19,23 +19,8 @@ from pyspec.hub.fetch import (
     no_progress,
     require_space,
 )
-from pyspec.hub.sources import (
-    PREFIX,
-    Entry,
-    Manifest,
-    find_chat,
-    find_hub,
-    hub_repo,
-    load_manifest,
-)
-from pyspec.machine.files import (
-    first_part,
-    make_dir,
-    models_dir,
-    open_regular,
-    parts_of,
-    show,
-)
+from pyspec.hub.sources import PREFIX, Entry, Manifest, find_chat, find_hub, hub_repo, load_manifest
+from pyspec.machine.files import first_part, make_dir, models_dir, open_regular, parts_of, show
 from pyspec.machine.others import (
     PREFERRED,
     LocalModel,
