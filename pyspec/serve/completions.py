@@ -226,26 +226,16 @@ def _end(pending: PendingRequest) -> dict[str, Any]:
     n, read = result.usage.completion_tokens, result.usage.prompt_tokens
     rest = times["total_ms"] - times["first_token_ms"]
     return {
-        "content": "",
-        "stop": True,
-        "model": pending.serving.model,
-        "tokens_predicted": n,
-        "tokens_evaluated": read,
-        "tokens_cached": choice.block.get("prompt_kept", 0),
-        "truncated": result.finish_reason == "context",
-        "stop_type": kind,
-        "stopping_word": result.stop_string or "",
+        "content": "", "stop": True, "model": pending.serving.model, "tokens_predicted": n, "tokens_evaluated": read,
+        "tokens_cached": choice.block.get("prompt_kept", 0), "truncated": result.finish_reason == "context",
+        "stop_type": kind, "stopping_word": result.stop_string or "",
         "timings": {
-            "prompt_n": read,
-            "prompt_ms": times["first_token_ms"],
-            "predicted_n": n,
-            "predicted_ms": rest,
-            "predicted_per_second": times["tokens_per_second"],
-            "draft_n": choice.block.get("verified", 0),
+            "prompt_n": read, "prompt_ms": times["first_token_ms"], "predicted_n": n, "predicted_ms": rest,
+            "predicted_per_second": times["tokens_per_second"], "draft_n": choice.block.get("verified", 0),
             "draft_n_accepted": choice.block.get("accepted", 0),
         },
         "speculation": choice.block,
-    }
+    }  # fmt: skip
 
 
 async def _filling(pending: PendingRequest) -> AsyncIterator[bytes]:

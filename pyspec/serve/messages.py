@@ -24,18 +24,12 @@ from pyspec.text.messages import content_text, without_pictures
 from pyspec.text.parts import Result, object_of
 
 _REASONS = {
-    "stop": "end_turn",
-    "tool_calls": "tool_use",
-    "context": "model_context_window_exceeded",
-}
+    "stop": "end_turn", "tool_calls": "tool_use", "context": "model_context_window_exceeded",
+}  # fmt: skip
 _ERRORS = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 503: "overloaded_error",
+}  # fmt: skip
 
 _SESSION = re.compile(r"_session_[0-9a-fA-F-]{36}\Z")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -235,15 +229,9 @@ def _block(block: AnswerBlock) -> dict[str, Any]:
 
 def _message(pending: PendingRequest, prompt_tokens: int) -> dict[str, Any]:
     return {
-        "id": pending.name,
-        "type": "message",
-        "role": "assistant",
-        "model": pending.serving.model,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
-    }
+        "id": pending.name, "type": "message", "role": "assistant", "model": pending.serving.model, "content": [],
+        "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
+    }  # fmt: skip
 
 
 def _ended(pending: PendingRequest, result: Result) -> dict[str, Any]:

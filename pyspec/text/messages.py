@@ -198,6 +198,23 @@ def _calls_apart(inputs: TemplateInput) -> TemplateInput:
     return {**inputs, "messages": made}
 
 
+def _short_ids(inputs: TemplateInput) -> TemplateInput:
+    """Give calls and their results ids of nine letters and digits. A result without a call's id is the next call's."""
+    made, waiting, number = list[dict[str, Any]](), list[tuple[Any, str]](), count()
+    for message in inputs["messages"]:
+        turn, calls = dict(message), message.get("tool_calls") or ()
+        ids = [(call.get("id"), f"call{next(number):05}") for call in calls]
+        if ids:
+            turn["tool_calls"] = [{**call, "id": new} for call, (_, new) in zip(calls, ids)]
+        elif turn["role"] in RESULTS and waiting:
+            named = (each for each in waiting if each[0] == turn.get("tool_call_id"))
+            waiting.remove(own := next(named, waiting[0]))
+            turn["tool_call_id"] = own[1]
+        waiting += ids
+        made.append(turn)
+    return {**inputs, "messages": made}
+
+
 def _whole_tools(inputs: TemplateInput) -> TemplateInput:
     """Give functions that lack a description or parameters empty ones, for templates that read them unasked."""
     tools = []
@@ -313,6 +330,8 @@ FORMS: Mapping[str, Callable[[TemplateInput], TemplateInput]] = {
     "content in reasoning": _content_in_reasoning,
     "content before calls": _content_before_calls,
     "calls apart": _calls_apart,
+    # as Mistral's templates demand them
+    "short ids": _short_ids,
     "content parts": partial(_with_messages, change=_content_parts),
     # for templates that expect tools
     "whole tools": _whole_tools,

@@ -189,6 +189,29 @@ def test_tools_are_in_the_prompt_whatever_else_is(name, description, turns, made
     assert f'"name": "{name}"' in text
 
 
+NINE = """{% for m in messages -%}
+{% set own = m.tool_calls | map(attribute="id") | list if m.tool_calls else [m.tool_call_id] if m.role == "tool" else [] -%}
+{% for id in own if id | length != 9 %}{{ raise_exception("nine letters") }}{% endfor -%}
+{{ m.content or "" }} {{ own | join(" ") }} {{ m.tool_calls | map(attribute="function.name") | join(" ") if m.tool_calls }};
+{%- endfor %}"""
+
+
+@pytest.mark.parametrize(("ids", "results"), [
+    (["toolu_1", "toolu_2"], ["toolu_2", "toolu_1"]), (["call_0", "call_1"], [None, None]),
+])  # fmt: skip
+def test_ids_of_calls_are_as_the_template_demands_them(ids, results, made):
+    """Mistral's want nine letters. Conversations come from elsewhere, too, and ollama's have none in results."""
+    calls = [{"id": id_, "function": {"name": id_[-1], "arguments": {}}} for id_ in ids]
+    told = [
+        {"role": "tool", "content": "x", **({"tool_call_id": id_} if id_ else {})}
+        for id_ in results
+    ]
+    turns = [user("a"), {"role": "assistant", "content": None, "tool_calls": calls}, *told]
+    first, last = ("call00001", "call00000") if results[0] else ("call00000", "call00001")
+    text = made(NINE).template.render(turns)
+    assert f"call00000 call00001 {ids[0][-1]} {ids[1][-1]};x {first} ;x {last} ;" in text
+
+
 READS = """{% for tool in tools -%}
 {{ tool.function.name + ": " + tool.function.description }} {{ tool.function.parameters.properties | length }}
 {%- endfor %} {{ messages[0].content }}"""
