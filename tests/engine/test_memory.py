@@ -104,6 +104,16 @@ def test_hybrid_goes_back_in_its_text(open_llama, hybrid):
         assert found == ask(open_llama(hybrid), text[:end], 8).ids
 
 
+@pytest.mark.parametrize("rows", [2, 4, 9, 10])
+def test_small_batches_keep_fewer_states(open_llama, hybrid, rows):
+    """Where a batch is not larger than what has to be kept of it, llama.cpp ends the process."""
+    wanted = ask(open_llama(hybrid), PROMPT, 20).ids
+    for size in ("n_batch", "n_ubatch"):
+        llm = open_llama(hybrid, draft="auto", **{size: rows})
+        assert ask(llm, PROMPT, 20).ids == wanted
+        assert (llm.assembly.parts.names[0] == "none") == (rows == 2)
+
+
 @pytest.mark.parametrize("arch", ["mamba", "lfm2", "qwen35"])
 def test_cancel_in_a_decode_leaves_no_half_state(open_llama, tiny_folder, arch):
     """Cancelled between two nodes of a graph, some layers have gone on: the state must not be used again."""
