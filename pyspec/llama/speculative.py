@@ -61,6 +61,12 @@ _OWN_ARGUMENTS = (
 """What `llama_cpp.Llama` does not have."""
 
 
+_PLAIN = (
+    "with logits_all or embedding there are no rounds",
+    "use generate, or load the model without",
+)
+
+
 class SpeculativeLlama(Mirror):
     """A `llama_cpp.Llama` that drafts and verifies.
 
@@ -215,9 +221,9 @@ class SpeculativeLlama(Mirror):
 
     @property
     def session(self) -> Session:
-        """The session that holds the context's tokens. Raises EngineError once this is closed."""
+        """The session that holds the context's tokens. Raises EngineError once this is closed, or if it decodes plainly."""
         if self._session is None:
-            raise closed_error()
+            raise EngineError(*_PLAIN) if self.is_plain and self.is_open else closed_error()
         return self._session
 
     @property

@@ -7,7 +7,7 @@ import pytest
 from helpers.completions import CHAT, GREEDY
 from llama_cpp import Llama, LlamaGrammar, LogitsProcessorList
 
-from pyspec.errors import OptionError
+from pyspec.errors import EngineError, OptionError
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"]}
 TOOL = {"type": "function", "function": {"name": "pick", "parameters": SCHEMA}}
@@ -87,6 +87,8 @@ def test_processors_are_heard(both):
 def test_samplers_that_they_lack_are_refused(open_llama, tiny_ascii, mode):
     """llama-cpp-python would decode without it."""
     llm = open_llama(tiny_ascii, **{mode: True})
+    with pytest.raises(EngineError, match=f"{mode}.*use generate"):
+        next(llm.steps([5]))
     for call in (llm.create_completion, llm.generate):
         with pytest.raises(OptionError, match=r"^xtc_probability does not work with"):
             call(llm.tokenize(b"abc"), xtc_probability=0.5)
