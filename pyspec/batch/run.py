@@ -35,7 +35,9 @@ from pyspec.engine.offload import placed
 from pyspec.engine.profiles import PairMemory
 from pyspec.engine.scheduler import Scheduler
 from pyspec.engine.statistics import Tally
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import Cancelled, InputError, OptionError
+from pyspec.llama.calls import refuse_unknown
 from pyspec.requests.records import Record, as_record
 from pyspec.sampling.options import MAX_DRAFT, check_ranges
 from pyspec.screen import file_of
@@ -55,7 +57,7 @@ _COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
 class Batch:
     """Answers many prompts at once. One thread at a time.
 
-    Arguments not listed are those of `SpeculativeLlama` and llama-cpp-python.
+    Arguments not listed are llama-cpp-python's, and where models lie and how they are opened, as in `SpeculativeLlama`.
 
     Args:
         model_path: A file or a name.
@@ -79,7 +81,7 @@ class Batch:
         on_placed: Called with `placed` each time that contexts are created.
 
     Raises:
-        PyspecError: OptionError, ModelInvalid, DraftMismatch and the like.
+        PyspecError: OptionError, ModelInvalid, DraftMismatch and the like; TypeError for an argument that there is not.
     """
 
     on_placed: Callable[[str], None] = staticmethod(lambda _placed: None)
@@ -108,6 +110,7 @@ class Batch:
         memory: bool = True,
         **kwargs: Any,
     ) -> None:
+        refuse_unknown(Batch, kwargs, TargetLlama)
         _check(parallel, n_ctx, draft_max)
         policy = parse_length(length)
         self._cells, self._draft_max = cells, MAX_DRAFT if draft_max is None else draft_max

@@ -50,9 +50,10 @@ _RETIRED = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps
 """Arguments of earlier llama-cpp-pythons, which libraries still pass; they are ignored, as llama-cpp-python does."""
 
 
-def refuse_unknown(kind: type, names: Iterable[str]) -> None:
-    """Raise TypeError for a name that no constructor among a class and its bases takes; it would be ignored."""
-    inits: list[Any] = [vars(each).get("__init__") for each in kind.__mro__]
+def refuse_unknown(kind: type, names: Iterable[str], made: type | None = None) -> None:
+    """Raise TypeError for a name that no constructor of a class and its bases, or those of `made`, takes: it would be ignored."""
+    mro = (*kind.__mro__, *(made.__mro__ if made else ()))
+    inits: list[Any] = [vars(each).get("__init__") for each in mro]
     known = {name for init in inits if isfunction(init) for name in signature(init).parameters}
     for name in names:
         if name not in known | _RETIRED:

@@ -19,6 +19,8 @@ def test_types_and_batches_are_those_asked_for(open_batch, tiny_draft):
     assert batch.stats()["drafted"] > 0
     with pytest.raises(OptionError, match="draft_type_k"):
         open_batch(draft_type_k=10**6)
+    with pytest.raises(TypeError, match="no argument 'verification'"):
+        open_batch(verification="margin")
 
 
 @pytest.fixture
