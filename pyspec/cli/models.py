@@ -128,7 +128,7 @@ def pull(name: str, kind: str | None, draft: bool) -> None:
     with store_progress() as show:
         made = _pulled(name, kind, show)
     if known is not None and known.role == "target":
-        tell(f"next: `pyspec chat -m {name}`", err=True)
+        tell(f"next: `pyspec chat -m {made.stem if kind else name}`", err=True)
     _echo_path(made)
 
 

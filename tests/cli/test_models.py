@@ -48,6 +48,7 @@ def test_list_says_what_is_here(shop):
 def test_pull_as_converts_and_says_so(tmp_path):
     result = run("pull", "toy", "--as", "q8_0")
     assert result.stdout == f"{tmp_path}/cache/models/toy-q8_0.gguf\n"
+    assert "next: `pyspec chat -m toy-q8_0`" in result.stderr
     assert "toy-q8_0" in run("list").stdout
     assert "requantised from toy by llama.cpp" in run("info", "toy-q8_0").stdout
 
