@@ -18,8 +18,11 @@ from pyspec.errors import OptionError
 MAX_STOPS, MAX_STOP_CHARS = 256, 8192  # most stop strings of an answer, and their total characters
 
 
-def check_stops(stops: Sequence[str]) -> None:
-    """Raise OptionError if a stop string is empty, or there are too many or too long ones."""
+def check_stops(given: Iterable[str]) -> tuple[str, ...]:
+    """Return stop strings. Raises OptionError for a single text, if one is empty, or if there are too many or too long ones."""
+    if isinstance(given, str):
+        raise OptionError(f"the stop strings are one text, {given[:80]!r}", "give a list")
+    stops = tuple(given)
     if not all(stops):
         raise OptionError("a stop string is empty", "leave it out")
     if len(stops) > MAX_STOPS or sum(map(len, stops)) > MAX_STOP_CHARS:
@@ -27,6 +30,7 @@ def check_stops(stops: Sequence[str]) -> None:
             f"there are {len(stops)} stop strings of {sum(map(len, stops))} characters",
             f"use at most {MAX_STOPS} of {MAX_STOP_CHARS} characters together",
         )
+    return stops
 
 
 @lru_cache(maxsize=256)
@@ -51,8 +55,7 @@ class StopFinder:
     """Passes a text on up to the first of some strings to be complete, and never shows part of one."""
 
     def __init__(self, stops: Iterable[str] = ()) -> None:
-        self._stops, self._held = tuple(stops), ""
-        check_stops(self._stops)
+        self._stops, self._held = check_stops(stops), ""
         self.found: str | None = None  # the string that was met; further text is ignored
 
     def push(self, new: str) -> str:

@@ -241,8 +241,8 @@ def test_text_is_shown_as_soon_as_it_is_safe(pieces, stop, wanted):
     assert shown(pieces, stop) == wanted
 
 
-@pytest.mark.parametrize("stops", [tuple(map(str, range(1000))), ("x" * 10_000,), ("",)])
-def test_stop_strings_that_are_too_many_too_long_or_empty_are_refused(stops):
+@pytest.mark.parametrize("stops", [tuple(map(str, range(1000))), ("x" * 10_000,), ("",), "END"])
+def test_stop_strings_that_are_too_many_too_long_empty_or_no_list_are_refused(stops):
     with pytest.raises(OptionError, match="stop string"):
         StopFinder(stops)
 
