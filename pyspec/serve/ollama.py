@@ -172,15 +172,10 @@ def _end(choice: Choice) -> dict[str, Any]:
     total, first = (int(1e6 * times[name]) for name in ("total_ms", "first_token_ms"))
     reason = "length" if openai_reason(result.finish_reason) == "length" else "stop"
     return {
-        "done_reason": reason,
-        "total_duration": total,
-        "load_duration": 0,
-        "prompt_eval_count": result.usage.prompt_tokens,
-        "prompt_eval_duration": first,
-        "eval_count": result.usage.completion_tokens,
-        "eval_duration": max(0, total - first),
+        "done_reason": reason, "total_duration": total, "load_duration": 0, "prompt_eval_count": result.usage.prompt_tokens,
+        "prompt_eval_duration": first, "eval_count": result.usage.completion_tokens, "eval_duration": max(0, total - first),
         "speculation": choice.block,
-    }
+    }  # fmt: skip
 
 
 def whole(pending: PendingRequest) -> dict[str, Any]:
@@ -241,13 +236,9 @@ def entry(name: str, batch: Batch | None) -> dict[str, Any]:
         return known
     path = Path(batch.target.model_path)
     return {
-        **known,
-        "modified_at": _moment(path.stat().st_mtime),
-        "size": batch.facts["size"],
-        "expires_at": _FOREVER,
-        "size_vram": 0,
-        "context_length": batch.facts["n_ctx"],
-    }
+        **known, "modified_at": _moment(path.stat().st_mtime), "size": batch.facts["size"],
+        "expires_at": _FOREVER, "size_vram": 0, "context_length": batch.facts["n_ctx"],
+    }  # fmt: skip
 
 
 def _details(batch: Batch | None) -> dict[str, Any]:

@@ -355,12 +355,15 @@ _TURNS: Sequence[tuple[str, ...]] = (
 )
 """Forms that change whole turns, for templates that accept turns only in a certain order."""
 
+_WORDS = "tools in words"  # the last resort: calls are read as the family writes them
+
 _NOTATIONS: Sequence[tuple[str, ...]] = (
     (),
-    *((name,) for name in FORMS if not any(name in turns for turns in _TURNS)),
+    *((name,) for name in FORMS if not any(name in turns for turns in (*_TURNS, [_WORDS]))),
     ("content before calls", "calls apart"),
-    ("tools in words", "system in user"),
-    ("tools in words", "empty tools"),
+    (_WORDS,),
+    (_WORDS, "system in user"),
+    (_WORDS, "empty tools"),
 )
 
 CHOICES = tuple((*notation, *turns) for notation in _NOTATIONS for turns in _TURNS)

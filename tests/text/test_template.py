@@ -233,6 +233,20 @@ def test_tools_that_lead_a_template_round_and_round_are_in_words(made):
     )
 
 
+FIRST = """{{ tools | tojson if tools }}{% for m in messages %}
+{{ "[TOOL_CALLS]" ~ (m.tool_calls[0].function | tojson) if m.tool_calls else m.content }}{% endfor %}"""
+
+
+def test_tools_are_not_in_words_where_turns_can_be_taken_apart(made):
+    """Of several calls this writes the first, and no words beside it."""
+    calls = [{"id": name, "function": {"name": name, "arguments": {}}} for name in "ab"]
+    told = [{"role": "tool", "tool_call_id": name, "content": f"{name}!"} for name in "ab"]
+    turns = [user("Hi."), {"role": "assistant", "content": "I look.", "tool_calls": calls}, *told]
+    text = made(FIRST).template.render(turns, tools=[tool("a", "A.")])
+    assert "These functions" not in text
+    assert [text.count(each) for each in ("[TOOL_CALLS]", "I look.", "!")] == [2, 1, 2]
+
+
 def test_long_conversations_have_short_probes():
     pair = [user("a"), {"role": "assistant", "content": "b"}]
     asked: dict[str, Any] = {"messages": [*(pair * 50), user("c")], "tools": None}
