@@ -90,10 +90,17 @@ class ChatCompletion:
                 if not begun:
                     yield self._made(".chunk", {"delta": {"role": "assistant"}})
                 begun = True
-                for delta in filter(None, [part.delta() for part in self._take(step)]):
+                for delta in filter(None, map(self._delta, self._take(step))):
                     yield self._made(".chunk", {"delta": delta})
         self._llm.keep([*self.prompt, *self.tokens])
         yield self._made(".chunk", {"delta": {}}, ended=True)
+
+    def _delta(self, part: AnswerPart) -> dict[str, Any]:
+        """A part as a delta; the first call of `functions` has its old name, too."""
+        delta = part.delta()
+        if self._legacy and part.index == 0 and "tool_calls" in delta:
+            delta["function_call"] = delta["tool_calls"][0]["function"]
+        return delta
 
     def _take(self, step: Step) -> list[AnswerPart]:
         """The parts that a step makes safe to show; after the last one there is a reason why the answer ended."""

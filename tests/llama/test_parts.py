@@ -95,6 +95,11 @@ def test_a_call_that_must_be_made(made, marks, options):
     assert set(json.loads(call["function"]["arguments"])) == {"n"}
     assert choice["finish_reason"] == "tool_calls"
     assert ("function_call" in choice["message"]) == ("functions" in options)
+    chunks = llm.create_chat_completion(CHAT, max_tokens=300, stream=True, **options)
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    found = [each.get("function_call") for each in deltas if "tool_calls" in each]
+    wanted = [each["tool_calls"][0]["function"] for each in deltas if "tool_calls" in each]
+    assert found == (wanted if "functions" in options else [None] * len(wanted))
 
 
 @pytest.mark.parametrize(("options", "says"), [
