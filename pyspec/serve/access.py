@@ -98,15 +98,12 @@ def facts(pending: PendingRequest | None) -> dict[str, Any]:
     ended = [choice for choice in pending.choices if choice.result is not None]
     results = [choice.result for choice in ended]
     known: dict[str, Any] = {
-        "id": pending.name,
-        "model": pending.serving.model,
-        "stream": bool(pending.body.stream),
-        "answers": len(pending.answers),
-        "prompt_tokens": pending.prompt_tokens,
+        "id": pending.name, "model": pending.serving.model, "stream": bool(pending.body.stream),
+        "answers": len(pending.answers), "prompt_tokens": pending.prompt_tokens,
         "prompt_kept": sum(result.speculation.get("prompt_kept", 0) for result in results),
         "completion_tokens": sum(result.usage.completion_tokens for result in results),
         "finish_reasons": [result.finish_reason for result in results],
-    }
+    }  # fmt: skip
     if ended:
         known["first_token_ms"] = min(choice.times["first_token_ms"] for choice in ended)
     return known

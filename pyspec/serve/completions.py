@@ -121,12 +121,9 @@ def _usage(pending: PendingRequest) -> dict[str, Any]:
     answer = sum(result.usage.completion_tokens for result in results)
     reasoned = sum(result.reasoned for result in results)
     return {
-        "prompt_tokens": prompt,
-        "completion_tokens": answer,
-        "total_tokens": prompt + answer,
-        "prompt_tokens_details": {"cached_tokens": kept},
-        "completion_tokens_details": {"reasoning_tokens": reasoned},
-    }
+        "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer,
+        "prompt_tokens_details": {"cached_tokens": kept}, "completion_tokens_details": {"reasoning_tokens": reasoned},
+    }  # fmt: skip
 
 
 class LogprobWriter:

@@ -244,11 +244,9 @@ def _ended(pending: PendingRequest, result: Result) -> dict[str, Any]:
 def _usage(result: Result) -> dict[str, int]:
     kept = result.speculation.get("prompt_kept", 0)
     return {
-        "input_tokens": result.usage.prompt_tokens - kept,
-        "cache_read_input_tokens": kept,
-        "cache_creation_input_tokens": 0,
-        "output_tokens": result.usage.completion_tokens,
-    }
+        "input_tokens": result.usage.prompt_tokens - kept, "cache_read_input_tokens": kept,
+        "cache_creation_input_tokens": 0, "output_tokens": result.usage.completion_tokens,
+    }  # fmt: skip
 
 
 def whole(pending: PendingRequest) -> dict[str, Any]:

@@ -246,13 +246,10 @@ def _details(batch: Batch | None) -> dict[str, Any]:
     family = facts.architecture if facts else ""
     n_params = 0 if batch is None else batch.facts["n_params"]
     return {
-        "parent_model": "",
-        "format": "gguf",
-        "family": family,
-        "families": [family] if family else [],
+        "parent_model": "", "format": "gguf", "family": family, "families": [family] if family else [],
         "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.1f}M",
         "quantization_level": facts.type if facts else "",
-    }
+    }  # fmt: skip
 
 
 class ShowBody(msgspec.Struct):

@@ -320,19 +320,15 @@ class ResponseWriter:
         cut = openai_reason(result.finish_reason) == "length"
         used, kept = result.usage, result.speculation.get("prompt_kept", 0)
         usage = {
-            "input_tokens": used.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": kept, "cache_write_tokens": 0},
-            "output_tokens": used.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": result.reasoned},
+            "input_tokens": used.prompt_tokens, "input_tokens_details": {"cached_tokens": kept, "cache_write_tokens": 0},
+            "output_tokens": used.completion_tokens, "output_tokens_details": {"reasoning_tokens": result.reasoned},
             "total_tokens": used.total_tokens,
-        }
+        }  # fmt: skip
         return {
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "output": [self._item(block) for block in self._blocks.all],
-            "usage": usage,
-            "speculation": choice.block,
-        }
+            "output": [self._item(block) for block in self._blocks.all], "usage": usage, "speculation": choice.block,
+        }  # fmt: skip
 
     def _tool(self, block: AnswerBlock) -> ClientTool:
         return self._tools.get(block.name) or ClientTool({"name": block.name})

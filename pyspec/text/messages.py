@@ -181,6 +181,24 @@ def _content_before_calls(inputs: TemplateInput) -> TemplateInput:
     return {**inputs, "messages": made}
 
 
+def _content_to_next(inputs: TemplateInput) -> TemplateInput:
+    """Put words beside calls into the model's next turn, for templates that take one text of it between two users."""
+    made, told = list[dict[str, Any]](), -1  # the place of the last words beside calls
+    for message in inputs["messages"]:
+        turn = dict(message)
+        if turn["role"] == "assistant":
+            if told >= 0:
+                turn["content"] = "\n\n".join(
+                    filter(None, [made[told]["content"], turn["content"]])
+                )
+                made[told]["content"] = ""
+            told = len(made) if turn.get("tool_calls") and turn["content"] else -1
+        elif turn["role"] not in RESULTS:
+            told = -1
+        made.append(turn)
+    return {**inputs, "messages": made}
+
+
 def _calls_apart(inputs: TemplateInput) -> TemplateInput:
     """Give each call a turn of its own and put its result behind it, for templates that write one call a turn."""
     made, left = list[dict[str, Any]](), list(inputs["messages"])
@@ -329,6 +347,7 @@ FORMS: Mapping[str, Callable[[TemplateInput], TemplateInput]] = {
     ),
     "content in reasoning": _content_in_reasoning,
     "content before calls": _content_before_calls,
+    "content to next": _content_to_next,
     "calls apart": _calls_apart,
     # as Mistral's templates demand them
     "short ids": _short_ids,
@@ -361,6 +380,8 @@ _NOTATIONS: Sequence[tuple[str, ...]] = (
     (),
     *((name,) for name in FORMS if not any(name in turns for turns in (*_TURNS, [_WORDS]))),
     ("content before calls", "calls apart"),
+    ("content to next", "content before calls"),
+    ("content to next", "content before calls", "short ids"),
     (_WORDS,),
     (_WORDS, "system in user"),
     (_WORDS, "empty tools"),

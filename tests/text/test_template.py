@@ -247,6 +247,32 @@ def test_tools_are_not_in_words_where_turns_can_be_taken_apart(made):
     assert [text.count(each) for each in ("[TOOL_CALLS]", "I look.", "!")] == [2, 1, 2]
 
 
+def test_words_beside_calls_join_the_next_text_where_one_may_stand_between_users(made):
+    """Of Mistral's kind: calls without a text, and turns of texts that alternate."""
+    alternating = """{% set seen = namespace(role="") %}{% for m in messages -%}
+{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}
+{% else %}{{ raise_exception("alternate") if m.role == seen.role }}{{ m.content }}
+{% set seen.role = seen.role if m.role == "tool" else m.role %}{% endif %}{% endfor %}"""
+    turns = [user("Hi.")]
+    for name in ("[a1]", "[a2]"):
+        calls = [{"id": name, "function": {"name": name, "arguments": {}}}]
+        turns.append({"role": "assistant", "content": f"Say {name[2]}.", "tool_calls": calls})
+        turns.append({"role": "tool", "tool_call_id": name, "content": "Two."})
+    end = [{"role": "assistant", "content": "So."}, user("Ok.")]
+    words = made(alternating).template.render(turns).split("\n")
+    assert [each for each in words if each] == [
+        "Hi.",
+        "[a1]",
+        "Two.",
+        "Say 1.",
+        "Say 2.",
+        "[a2]",
+        "Two.",
+    ]
+    words = made(alternating).template.render([*turns, *end]).split("\n")
+    assert [each for each in words if each][5:] == ["Say 1.", "Say 2.", "So.", "Ok."]
+
+
 def test_long_conversations_have_short_probes():
     pair = [user("a"), {"role": "assistant", "content": "b"}]
     asked: dict[str, Any] = {"messages": [*(pair * 50), user("c")], "tools": None}
