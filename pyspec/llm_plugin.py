@@ -95,6 +95,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
         wanted = of_schema(prompt.schema) if prompt.schema else None
         shape = loaded.speech.shape(tokens, wanted, functions)
         sampler = SamplerOptions(noise=o.sampling, **_named(SamplerOptions, o))
+        drafts = DraftOptions(o.verify, gap=o.gap, confirm=o.confirm, length=o.length)
         reason, emitted = None, 0
         for piece in stream_text(
             loaded,
@@ -102,9 +103,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
             sampler.sampling(),
             max_tokens=o.max_tokens,
             stop=[*filter(None, [o.stop]), *template.stop],
-            speculation=DraftOptions(
-                o.verify, gap=o.gap, confirm=o.confirm, length=o.length
-            ).speculation,
+            speculation=drafts.speculation,
             chat=True,
             grammar=shape,
             functions=functions,

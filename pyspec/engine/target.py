@@ -51,8 +51,6 @@ _BESIDE_WEIGHTS = 512 << 20
 SNAPSHOTS = 8
 """States that a hybrid model keeps of its last decode, which limits its drafts; each takes as much memory as the state."""
 
-_MORE_ROWS = 2  # so many more rows than states to keep llama.cpp's batches must have, else it ends the process
-
 
 class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
     """A `llama_cpp.Llama` whose file is first loaded in a child process, unless it was seen before.
@@ -111,7 +109,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self._most_positions = most_positions(Path(model_path))
         kwargs |= self._sizes(Path(model_path), kwargs)
         rows = min(kwargs.get(name) or 512 for name in ("n_ctx", "n_batch", "n_ubatch"))
-        self.trust, self._snapshots = trust, max(0, min(snapshots, rows - _MORE_ROWS))
+        # llama.cpp ends the process where a batch has not two rows more than states to keep
+        self.trust, self._snapshots = trust, max(0, min(snapshots, rows - 2))
         self.devices = parse_devices(devices)
         self._chosen = layer_devices(self.devices) if layers != 0 or self.devices else []
         kwargs["flash_attn"] = self._flash(Path(model_path), kwargs)

@@ -315,8 +315,7 @@ def stream_text(
                 parts += reader.finish()
             held += (part for part in parts if part.kind not in ("content", "reasoning"))
             parts = [part for part in parts if part.kind in ("content", "reasoning")]
-            if reason is None:
-                yield Piece(step.tokens, rows=step.rows, parts=parts)
-                continue
-            yield Piece(step.tokens, reason, step.rows, [*parts, *held], reader.inside)
-            return
+            if reason is not None:
+                yield Piece(step.tokens, reason, step.rows, [*parts, *held], reader.inside)
+                return
+            yield Piece(step.tokens, rows=step.rows, parts=parts)

@@ -82,16 +82,15 @@ class ChatCompletion:
 
     def chunks(self, steps: Generator[Step, None, None]) -> Iterator[dict[str, Any]]:
         """The chunks of a stream; the first one comes with the answer's first tokens."""
-        begun = False
         self._llm.recall(self.prompt)
         with closing(steps):
-            while self._reason is None:
-                step = next(steps)
-                if not begun:
+            for n, step in enumerate(steps):
+                if n == 0:
                     yield self._made(".chunk", {"delta": {"role": "assistant"}})
-                begun = True
                 for delta in filter(None, map(self._delta, self._take(step))):
                     yield self._made(".chunk", {"delta": delta})
+                if self._reason is not None:
+                    break
         self._llm.keep([*self.prompt, *self.tokens])
         yield self._made(".chunk", {"delta": {}}, ended=True)
 
