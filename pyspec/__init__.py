@@ -29,13 +29,7 @@ if TYPE_CHECKING:
     from pyspec.draft.lookup import Drafter, Proposal
     from pyspec.errors import PyspecError
     from pyspec.llama.generation import stream_text
-    from pyspec.llama.speculative import (
-        OFF,
-        Speculation,
-        SpeculativeLlama,
-        install,
-        uninstall,
-    )
+    from pyspec.llama.speculative import OFF, Speculation, SpeculativeLlama, install, uninstall
     from pyspec.sampling.options import Sampling
     from pyspec.sampling.verification import Margin, Strict
     from pyspec.text.messages import Message

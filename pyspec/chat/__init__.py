@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pyspec.machine.files import expanded
+
 TWICE_S = 2.0  # a second Ctrl-C within this time, in seconds, quits, during an answer as well as at the prompt
 SHOW, HIDE, UNASKED = "show", "hide", "off"  # reasoning; UNASKED asks the model for none
 
@@ -16,7 +18,7 @@ def _state_path(variable: str, name: str) -> Path | None:
         import platformdirs  # noqa: PLC0415 - a variable may name the folder
 
         return platformdirs.user_state_path("pyspec", appauthor=False) / name
-    return Path(named).expanduser() if named else None
+    return expanded(named) if named else None
 
 
 def log_folder() -> Path | None:

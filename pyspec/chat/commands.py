@@ -8,12 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from pyspec.chat import dialogue, log_folder
 from pyspec.chat.talk import FIELDS, Chat, changed, values
 from pyspec.errors import InputError, OptionError
-from pyspec.machine.files import read_text
+from pyspec.machine.files import expanded, read_text
 from pyspec.text.parts import counted
 
 KEYS = (
@@ -52,15 +51,11 @@ def execute(chat: Chat, line: str) -> None:
     command.run(chat, argument.strip())
 
 
-def _expanded(path: str) -> str:
-    return os.path.expanduser(path)  # noqa: PTH111 - Path's raises for a ~user that does not exist
-
-
 def unquoted(argument: str) -> str:
     """Remove the quoting that a terminal adds to the path of a dropped file, unless a file with the quoted name exists."""
     with suppress(ValueError):  # the name itself has an apostrophe
         words = shlex.split(argument)
-        if len(words) == 1 and not os.path.exists(_expanded(argument)):  # noqa: PTH110 - Path's raises for some names
+        if len(words) == 1 and not os.path.exists(expanded(argument)):  # noqa: PTH110 - Path's raises for some names
             return words[0]
     return argument
 
@@ -148,7 +143,7 @@ def show_last(chat: Chat) -> None:
 def _read(chat: Chat, argument: str) -> None:
     if not argument:
         raise InputError("name a file", "/read FILE")
-    path = Path(_expanded(unquoted(argument)))
+    path = expanded(unquoted(argument))
     text = read_text(path, dialogue.MAX_TEXT)
     if not text.strip():
         raise InputError(f"{path} is empty", "name a file with text")

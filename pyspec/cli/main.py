@@ -28,10 +28,8 @@ _COMMANDS = {
     "info": "Show versions, devices and folders.",
 }
 
-_MODULES = {
-    "info": "pyspec.cli.main",
-    "draft": "pyspec.cli.models",
-}  # of commands without their own
+# of commands without their own
+_MODULES = {"info": "pyspec.cli.main", "draft": "pyspec.cli.models"}
 
 _COMPLETE = "_PYSPEC_COMPLETE"
 _OF_WRITING = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", None))

@@ -35,14 +35,7 @@ from pyspec.errors import EngineError, OptionError, PyspecError
 from pyspec.gguf.header import facts_of
 from pyspec.machine.attention import Decodes
 from pyspec.machine.devices import layer_devices
-from pyspec.machine.files import (
-    Stamp,
-    file_sha256,
-    read_json,
-    recall_as,
-    remember,
-    stamp,
-)
+from pyspec.machine.files import Stamp, file_sha256, read_json, recall_as, remember, stamp
 from pyspec.machine.machine import Watch, engine_build, is_quiet, processor
 from pyspec.machine.others import came_with
 

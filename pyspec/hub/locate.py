@@ -20,7 +20,15 @@ from pyspec.hub.fetch import (
     require_space,
 )
 from pyspec.hub.sources import PREFIX, Entry, Manifest, find_chat, find_hub, hub_repo, load_manifest
-from pyspec.machine.files import first_part, make_dir, models_dir, open_regular, parts_of, show
+from pyspec.machine.files import (
+    expanded,
+    first_part,
+    make_dir,
+    models_dir,
+    open_regular,
+    parts_of,
+    show,
+)
 from pyspec.machine.others import (
     PREFERRED,
     LocalModel,
@@ -132,7 +140,7 @@ def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no
     None for the default target. The hub is not asked for local files. Raises ModelNotFound, ModelUnreadable or FetchError.
     """
     if isinstance(model, os.PathLike) or (model is not None and _is_path(model)):
-        return _existing(Path(model).expanduser())
+        return _existing(expanded(os.fspath(model)))
     manifest = load_manifest()
     name = manifest.default_target if model is None else model
     if (entry := manifest.get(name)) is not None:

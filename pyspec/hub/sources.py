@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -210,7 +209,7 @@ def hub_repo(name: str) -> Repo | None:
 
     Any part of a split file stands for the first. Returns None for other names. Raises ModelNotFound for a URL on another host.
     """
-    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc.lower()
+    endpoint = os.environ.get("HF_ENDPOINT", "").lower().partition("://")[2].partition("/")[0]
     hosts = {"huggingface.co", "www.huggingface.co", "hf.co", endpoint}
     for pattern in (_FILE, _REPO, _URL):
         if (match := pattern.fullmatch(name)) is not None and ".." not in name:

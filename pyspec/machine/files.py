@@ -136,6 +136,11 @@ def size_of(path: Path) -> int:
     return first.stat().st_size + sum(part.stat().st_size for part in others if part.is_file())
 
 
+def expanded(path: str) -> Path:
+    """Return a path with the user's folder in place of ~; one of an unknown ~user stays as it is."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path's raises for a ~user that does not exist
+
+
 # -- atomic writes -----------------------------------------------------------------------------------------------------
 
 
@@ -199,7 +204,7 @@ def cache_dir() -> Path:
     """Return pyspec's cache folder; PYSPEC_CACHE overrides the platform's convention. Does not create it."""
     override = os.environ.get("PYSPEC_CACHE")
     if override:
-        return Path(override).expanduser().absolute()
+        return expanded(override).absolute()
     import platformdirs  # noqa: PLC0415 - as above
 
     return platformdirs.user_cache_path("pyspec", appauthor=False)

@@ -18,7 +18,7 @@ from typing import Any
 import platformdirs
 
 from pyspec.errors import ModelNotFound
-from pyspec.machine.files import first_part, models_dir, parse, parts_of
+from pyspec.machine.files import expanded, first_part, models_dir, parse, parts_of
 
 _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*|NVFP4))(?=[-.]|$)",
@@ -134,7 +134,7 @@ def of_repo(repo: str, file: str, path: Path, origin: str, *aliases: str) -> Loc
 
 def _folder(variable: str) -> Path | None:
     value = os.environ.get(variable, "").strip()
-    return Path(value).expanduser() if value else None
+    return expanded(value) if value else None
 
 
 # -- ollama ------------------------------------------------------------------------------------------------------------

@@ -98,6 +98,7 @@ def test_a_cut_answer_of_a_form_has_its_own_status(tmp_path, most, code):
     (["x", "-m", "/dev/zero"], 1, "/dev/zero"), (["x", "-m", "/nowhere/model.gguf"], 1, "/nowhere/model.gguf"),
     (["b\udcff"], 2, "UTF-8"), (["x", "-s", "b\udcff"], 2, "--system-prompt is not UTF-8"),
     (["x", "--stop", "b\udcff"], 2, "not UTF-8"), (["x", "--tempp", "1"], 2, "--temp"),
+    (["x", "-m", "~nobody-here/model.gguf"], 1, "~nobody-here/model.gguf"),
     (["x", "--nope"], 2, "no such option '--nope' (did you mean one of: "), (["x", "-p", "y"], 2, "twice"),
     (["x", "-ngl", "some"], 2, "all"), (["x", "-ngl", "-5"], 2, "-5 is no number of layers"),
     (["x", "-ctv", "q8_0", "-fa", "off"], 2, "flash attention"),

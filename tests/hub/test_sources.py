@@ -247,3 +247,8 @@ def test_a_file_that_was_spoilt_on_the_way(hub, tmp_path):
 ])  # fmt: skip
 def test_names_of_repositories(name, wanted):
     assert hub_repo(name) == wanted
+
+
+def test_a_mirror_whose_address_is_none_is_no_error(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://[x")
+    assert hub_repo("own/repo") == Repo("own/repo")

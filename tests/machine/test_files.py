@@ -66,8 +66,10 @@ def test_facts_of_paths_that_are_no_utf8(path):
     assert recall("colour", at) == "red"
 
 
-def test_cache_that_cannot_be_written_is_no_error(path, monkeypatch):
-    monkeypatch.setenv("PYSPEC_CACHE", str(path / "below-a-file"))
+@pytest.mark.parametrize("cache", ["{path}/below-a-file", "~nobody-here/x"])
+def test_cache_that_cannot_be_written_is_no_error(path, monkeypatch, cache):
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setenv("PYSPEC_CACHE", cache.format(path=path))
     assert file_sha256(path) == hashlib.sha256(b"abc").hexdigest()
 
 
