@@ -67,14 +67,10 @@ class AccessLog:
         finally:
             entry = {
                 "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-                "client": (scope.get("client") or [None])[0],
-                "method": scope["method"],
-                "path": scope["path"],
-                "status": status,
-                "ms": round(1e3 * (time.perf_counter() - begun), 1),
-                "sent": sent,
+                "client": (scope.get("client") or [None])[0], "method": scope["method"], "path": scope["path"],
+                "status": status, "ms": round(1e3 * (time.perf_counter() - begun), 1), "sent": sent,
                 **facts(scope.get(REQUEST)),
-            }
+            }  # fmt: skip
             self._write(entry)
 
 

@@ -10,14 +10,7 @@ import msgspec
 
 from pyspec.batch.run import Batch
 from pyspec.requests.bodies import Body, ChatBody, CompletionBody
-from pyspec.requests.records import (
-    CHAT,
-    COMPLETION,
-    Record,
-    body_of,
-    choice_of,
-    openai_reason,
-)
+from pyspec.requests.records import CHAT, COMPLETION, Record, body_of, choice_of, openai_reason
 from pyspec.serve.interface import (
     PING,
     Choice,

@@ -23,13 +23,7 @@ import numpy as np
 import uvicorn
 
 from pyspec.batch.run import Batch
-from pyspec.errors import (
-    EngineError,
-    InputError,
-    ModelNotFound,
-    OptionError,
-    TooManyRequests,
-)
+from pyspec.errors import EngineError, InputError, ModelNotFound, OptionError, TooManyRequests
 from pyspec.gguf.header import read_header
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.serve import ServerSettings

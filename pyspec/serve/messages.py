@@ -12,14 +12,7 @@ from pyspec.batch.run import Batch
 from pyspec.errors import InputError, ThreadUnsupported
 from pyspec.requests.bodies import Body, records_of
 from pyspec.requests.records import Record
-from pyspec.serve.interface import (
-    PING,
-    AnswerBlock,
-    AnswerBlocks,
-    Interface,
-    PendingRequest,
-    event,
-)
+from pyspec.serve.interface import PING, AnswerBlock, AnswerBlocks, Interface, PendingRequest, event
 from pyspec.text.messages import content_text, without_pictures
 from pyspec.text.parts import Result, object_of
 

@@ -268,13 +268,10 @@ def describe_model(batch: Batch, _body: ShowBody) -> dict[str, Any]:
     known = {key: _number(v) for key, v in metadata if not key.startswith("tokenizer.chat")}
     sampling = batch.settings.sampling
     return {
-        "modelfile": "",
+        "modelfile": "", "template": template, "details": _details(batch), "capabilities": can,
         "parameters": f"temperature {sampling.temperature:g}\ntop_k {sampling.top_k}\ntop_p {sampling.top_p:g}",
-        "template": template,
-        "details": _details(batch),
         "model_info": {**known, "general.parameter_count": batch.facts["n_params"]},
-        "capabilities": can,
-    }
+    }  # fmt: skip
 
 
 def _number(text: str) -> int | float | str:

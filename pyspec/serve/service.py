@@ -24,13 +24,7 @@ from msgspec.structs import replace
 
 from pyspec.batch.run import Batch
 from pyspec.engine.answer import Answer
-from pyspec.errors import (
-    Cancelled,
-    EngineError,
-    InputError,
-    ShuttingDown,
-    TooManyRequests,
-)
+from pyspec.errors import Cancelled, EngineError, InputError, ShuttingDown, TooManyRequests
 from pyspec.grammar.masks import check_constraint
 from pyspec.grammar.tokens import ByteVocabulary
 from pyspec.requests import bodies
