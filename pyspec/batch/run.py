@@ -110,8 +110,7 @@ class Batch:
         memory: bool = True,
         **kwargs: Any,
     ) -> None:
-        refuse_unknown(Batch, kwargs, TargetLlama)
-        _check(parallel, n_ctx, draft_max)
+        _check(parallel, n_ctx, draft_max, kwargs)
         policy = parse_length(length)
         self._cells, self._draft_max = cells, MAX_DRAFT if draft_max is None else draft_max
         beside = draft_n_gpu_layers, draft_devices, (draft_type_k, draft_type_v)
@@ -383,8 +382,9 @@ class Batch:
         self.close()
 
 
-def _check(parallel: int | None, n_ctx: int, draft_max: int | None) -> None:
-    """Raise OptionError for a number outside its range."""
+def _check(parallel: int | None, n_ctx: int, draft_max: int | None, others: Iterable[str]) -> None:
+    """Raise OptionError for a number outside its range, TypeError for an unknown name among the others."""
+    refuse_unknown(Batch, others, TargetLlama)
     if parallel is not None and not 1 <= parallel <= MAX_SEQUENCES:
         raise OptionError(f"parallel is {parallel}", f"use 1 to {MAX_SEQUENCES}")
     check_ranges({"n_ctx": n_ctx, "draft_max": draft_max})

@@ -108,9 +108,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self.has_head = head and n_heads(Path(model_path)) > 0
         self._most_positions = most_positions(Path(model_path))
         kwargs |= self._sizes(Path(model_path), kwargs)
-        rows = min(kwargs.get(name) or 512 for name in ("n_ctx", "n_batch", "n_ubatch"))
-        # llama.cpp ends the process where a batch has not two rows more than states to keep
-        self.trust, self._snapshots = trust, max(0, min(snapshots, rows - 2))
+        self.trust, self._snapshots = trust, min(snapshots, _most_states(kwargs))
         self.devices = parse_devices(devices)
         self._chosen = layer_devices(self.devices) if layers != 0 or self.devices else []
         kwargs["flash_attn"] = self._flash(Path(model_path), kwargs)
@@ -332,6 +330,11 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             self._chat_handlers[f"chat_template.{name}"] = self.template
         if not (kwargs.get("chat_format") or kwargs.get("chat_handler")):
             self.chat_format = f"chat_template.{DEFAULT}"
+
+
+def _most_states(kwargs: Mapping[str, Any]) -> int:
+    """How many states may be kept: llama.cpp ends the process where a batch has not two rows more."""
+    return max(0, min(kwargs.get(size) or 512 for size in ("n_ctx", "n_batch", "n_ubatch")) - 2)
 
 
 def _adapter_of(kwargs: Mapping[str, Any]) -> tuple[str, float] | None:
