@@ -14,7 +14,7 @@ import llama_cpp
 from pyspec._lib import address
 from pyspec.draft.lookup import Drafter, ForeignDrafter, LookupDrafter, Memory
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.models import SideModel, SideOptions, longest_draft
+from pyspec.engine.models import SideModel, SideOptions, longest_draft, rows_at_once
 from pyspec.engine.offload import PlacedModel
 from pyspec.engine.profiles import SideFile
 from pyspec.engine.round import Loop
@@ -293,7 +293,7 @@ class Assembly:
             draft_model=bool(self.models),
             draft_longest=(self._states and self._states.longest) or MAX_DRAFT,
             companion=len(self.models) > 1,
-            n_batch=int(llama_cpp.llama_n_batch(self._target.ctx)),
+            n_batch=rows_at_once(self._target),
             longest=longest_draft(self._target),
             adapt_threads=None if self.threads is None else self.threads.adapt,
         )

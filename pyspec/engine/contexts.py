@@ -339,7 +339,7 @@ class Contexts:
         """
         if self.layout.each and n_running > FEW:
             return 0  # unequal rows of streams split into several passes
-        return max(0, (self.n_batch - filled) // max(1, n_answering) - 1)
+        return max(0, (self.loop.n_batch - filled) // max(1, n_answering) - 1)
 
     def _replace_context(self, requested_rows: tuple[int, int], *, flash: bool) -> Any:
         """Replace the small context that the target was loaded with by one for all sequences.

@@ -229,6 +229,17 @@ def can_roll_back(model: Any) -> bool:
     return not (llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
 
 
+def rows_at_once(target: Any) -> int:
+    """Most rows of a decode that has drafts.
+
+    With a sliding window, those of one pass: a later one may overwrite what lies behind the window of the drafts before it, which
+    the sequence needs again when these are rejected.
+    """
+    most = int(llama_cpp.llama_n_batch(target.ctx))
+    slides = llama_cpp.llama_model_n_swa(target.model) > 0
+    return min(most, int(llama_cpp.llama_n_ubatch(target.ctx))) if slides else most
+
+
 def longest_draft(target: Any) -> int:
     """Drafted tokens that a target's context can roll back after a verify; 0 for a recurrent one without snapshots."""
     if can_roll_back(target.model):

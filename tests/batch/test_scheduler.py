@@ -119,6 +119,15 @@ def test_long_prompt_does_not_stall_others(open_batch, submit, work):
     assert len(mixed) >= 3
 
 
+def test_rejected_drafts_take_nothing_of_a_window(open_batch, tiny_sliding):
+    """In passes of 8 rows, drafts of the first may move the window by more than is verified in the end."""
+    asked = [(word * 90)[:n] for word, n in (("abc", 60), ("de", 41), ("fgh", 83), ("i j", 30))] * 3
+    options = {"parallel": 4, "max_tokens": 100, "n_ubatch": 8, "length": "fixed:16", **F32}
+    wrong = Scripted(lambda text, limit: [3 + (7 * i + text[-1]) % 29 for i in range(limit)])
+    plain = texts(open_batch(tiny_sliding, **options), asked)
+    assert texts(open_batch(tiny_sliding, draft=wrong, **options), asked) == plain
+
+
 def test_policy_hears_of_every_new_text(open_batch, monkeypatch):
     """What it remembers of a sequence is of one text; before its first round there is nothing to forget."""
     begun = []
