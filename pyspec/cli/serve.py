@@ -194,6 +194,11 @@ class Loader:
         if server.alias is not None or self.cache.prompt_cache is not None:
             hint = "leave them out"
             raise OptionError("--alias and --prompt-cache work with one model only", hint)
+        words = set(self.models.model)
+        if len(set(map(served_name, words))) < len(words):
+            raise OptionError(
+                "clients could not tell two models of one file name apart", "rename a file"
+            )
         return True
 
     @property
