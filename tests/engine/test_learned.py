@@ -100,9 +100,14 @@ def test_keeping_enters_none_of_numpys_error_states(pair, monkeypatch):
 
 @pytest.fixture
 def open_batch(tiny_target, tiny_draft, quiet):
-    from pyspec import Batch
+    from pyspec.batch import Batch, Settings
 
-    same = {"draft": str(tiny_draft), "n_ctx": 128, "max_tokens": 12, "trust": True}
+    same = {
+        "draft": str(tiny_draft),
+        "n_ctx": 128,
+        "settings": Settings(max_tokens=12),
+        "trust": True,
+    }
     return lambda **more: Batch(str(tiny_target), **{**same, **more})
 
 
