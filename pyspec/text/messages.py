@@ -472,37 +472,6 @@ def _shortened(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-# -- completeness of a rendering -----------------------------------------------------------------------------------------
-
-_INPUT_ROLES = ("user", "tool", "function", *SYSTEM_ROLES)
-_SWITCH = re.compile(r"/(?:no_?)?think\b")  # templates read these switches and remove them
-
-
-def missing(text: str, inputs: TemplateInput) -> int:
-    """Count what a rendering lacks or distorts of its conversation: 0 if it is complete.
-
-    This is exact for a conversation with a word of its own in each place; in others, words may stand elsewhere too.
-    """
-    messages = inputs["messages"]
-    calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
-    tools = [tool.get("function", tool) for tool in inputs.get("tools") or ()]
-    wanted = [function["name"] for function in calls]
-    wanted += [tool.get(key) for tool in tools for key in ("name", "description")]
-    wanted += [m["content"] for m in messages if m["role"] in _INPUT_ROLES or m.get("tool_calls")]
-    arguments = [function["arguments"] for function in calls]
-    lost = sum(not _is_in(text, want) for want in wanted if isinstance(want, str))
-    lost += sum(str(each) in text for each in arguments if each and isinstance(each, dict))
-    # the last two find values that the template wrote as Python does
-    return lost + (text.count("None") if any(m["content"] is None for m in messages) else 0)
-
-
-def _is_in(text: str, wanted: str) -> bool:
-    pieces = [piece.strip() for piece in _SWITCH.split(wanted)]
-    return all(
-        piece in text or json.dumps(piece, ensure_ascii=False)[1:-1] in text for piece in pieces
-    )
-
-
 # -- words that stand nowhere ------------------------------------------------------------------------------------------
 
 _DIGITS = 16

@@ -22,7 +22,6 @@ from pyspec.text.messages import (
     TemplateInput,
     filled,
     in_forms,
-    missing,
     probe_of,
     standard,
     unused_digits,
@@ -36,6 +35,7 @@ from pyspec.text.render import (
     TOOL_USE,
     Renderer,
     choose,
+    missing,
     templates_of,
     variables_of,
 )
