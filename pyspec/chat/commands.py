@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspec.chat import dialogue, log_folder
+from pyspec.chat import dialogue
 from pyspec.chat.talk import FIELDS, Chat, changed, values
 from pyspec.errors import InputError, OptionError
 from pyspec.machine.files import expanded, read_text
@@ -108,7 +108,7 @@ def _chats(chat: Chat, argument: str) -> None:
         about = f"{moment:%Y-%m-%d %H:%M}  {model.name}  {_beginning(first)}"
         rows.append((str(number), about))
     chat.screen.table(rows)
-    chat.screen.note(f"/chats N opens one, /forget deletes; they lie in {log_folder()}")
+    chat.screen.note(f"/chats N opens one, /forget deletes; they lie in {dialogue.log_folder()}")
 
 
 def _forget(chat: Chat, argument: str) -> None:

@@ -13,9 +13,8 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from pyspec.chat import log_folder
 from pyspec.errors import ContextOverflow, InputError
-from pyspec.machine.files import parse, read_named, write_whole
+from pyspec.machine.files import expanded, parse, read_named, write_whole
 from pyspec.text.messages import Message
 from pyspec.text.parts import Result, Token, counted
 
@@ -25,6 +24,26 @@ FULL_HINT = "/clear or /undo makes room, -c N has more"
 MAX_TEXT = 1 << 20  # largest text file to read, or line to type, bytes
 _MAX_SESSION = 1 << 26
 MAX_CHATS = 500  # most logged chats; the oldest are deleted
+
+
+def log_folder() -> Path | None:
+    """Return the folder of the log of chats and answers; None for no log."""
+    return _state_path("PYSPEC_CHATS", "chats")
+
+
+def history_file() -> Path | None:
+    """Return the file of typed lines; None for no history."""
+    return _state_path("PYSPEC_CHAT_HISTORY", "chat-history")
+
+
+def _state_path(variable: str, name: str) -> Path | None:
+    """Return a path for user state: from the variable, None if that is empty, else in the platform's folder."""
+    named = os.environ.get(variable)
+    if named is None:
+        import platformdirs  # noqa: PLC0415 - a variable may name the folder
+
+        return platformdirs.user_state_path("pyspec", appauthor=False) / name
+    return expanded(named) if named else None
 
 
 @dataclass

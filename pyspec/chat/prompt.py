@@ -28,9 +28,9 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
-from pyspec.chat import TWICE_S, history_file
+from pyspec.chat import TWICE_S
 from pyspec.chat.commands import COMMANDS, execute
-from pyspec.chat.dialogue import MAX_TEXT
+from pyspec.chat.dialogue import MAX_TEXT, history_file
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputTooLong, PyspecError
 from pyspec.machine.files import read_stream, utf8

@@ -74,7 +74,7 @@ def info(as_json: bool) -> None:
     import llama_cpp  # noqa: PLC0415 - --help needs none of these
 
     from pyspec._version import __version__  # noqa: PLC0415
-    from pyspec.chat import history_file, log_folder  # noqa: PLC0415
+    from pyspec.chat.dialogue import history_file, log_folder  # noqa: PLC0415
     from pyspec.machine.devices import devices, missed_card  # noqa: PLC0415
     from pyspec.machine.files import cache_dir  # noqa: PLC0415
     from pyspec.machine.machine import default_threads  # noqa: PLC0415
