@@ -1,6 +1,6 @@
 """Regenerates every page and picture under bench/results, and the README's numbers, from the stored results.
 
-    python bench/pages.py           in the repository's root
+    python bench/pages.py    in the repository's root
 
 A table is between `<!-- rules -->` and `<!-- /rules -->` (METHODS.md); in models/README.md it is drafts. A number in a text is
 written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. The figures of compare.py are mean (geometric, over

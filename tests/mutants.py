@@ -77,9 +77,8 @@ class Workplace:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        own = shutil.ignore_patterns(
-            "*.so"
-        )  # an extension built in the clone would hide C's mutants
+        # an extension built in the clone would hide C's mutants
+        own = shutil.ignore_patterns("*.so")
         for name in COPIED:
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, folder / name, ignore=own)
