@@ -86,7 +86,6 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     "neighbours": [(RowTimes, "_interpolated", _own)],  # a count not timed is like its neighbours
     "stalls": [(RowTimes, "_set_aside", lambda *_: False)],  # stalls are not believed
     "depth": [(RowTimes, "_around", lambda self, _: (self._bases[0], self._bases[0], 0.0))],  # depth of the context
-    "with the target": [(RowTimes, "follow", lambda *_: None)],  # side models slow down as the target does
     # what is accepted
     "table": [(acceptance, "_LINE_WEIGHT", 1e9)],  # table of acceptance by bin
     "line": [(acceptance, "_SPREADS", np.array([1e-3, 1e-3]))],  # line that all bins share

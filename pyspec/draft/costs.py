@@ -49,7 +49,6 @@ _REBUILD = 16  # observations between two rebuilds of a table whose counts are k
 _DEAREST = 2.0  # most that rows together are believed to take, in units of as many single ones
 _STALL = 2.5  # times the expected time: the machine did something else
 _SLOW = 3  # stalls in a row after which the machine is taken to be slow
-_DRIFT = 0.1  # relative change of the target's speed that is taken for the machine's
 _DEPTH_STEP = 256  # positions of context that share a table
 _KEPT_ERROR = 0.03  # of times that were kept, until this process has timed the same
 _DEVIATION = 1.25  # standard deviations in a mean absolute one
@@ -73,8 +72,6 @@ class RowTimes:
         self._depths = sorted(bases)
         self._bases: list[Floats] = [np.asarray(bases[d], dtype=np.float64) for d in self._depths]
         self.scale = 1.0
-        self.pace = 1.0
-        """The target's `scale` when this model was last timed."""
         self._factors = {1: 1.0}
         """What was learned, by `_key`."""
         self._count: dict[int, int] = {}
@@ -103,13 +100,6 @@ class RowTimes:
         """The time of any number of rows, also of a whole prompt read at once."""
         table = self.table()
         return table[rows] if rows < len(table) else self._ms(rows)
-
-    def follow(self, target: RowTimes) -> None:
-        """Change speed as the target did since this model was last timed, since one machine runs both."""
-        change = target.scale / self.pace
-        if abs(change - 1.0) > _DRIFT:
-            self.scale *= change
-            self.pace, self._table = target.scale, []
 
     def observe(self, rows: int, ms: float, depth: int = 0) -> None:
         """Learn from a decode, or the mean of several. Impossible times are ignored; stalls, too, until they become the rule."""
@@ -306,8 +296,6 @@ class CostCurve:
     def begin_with(self, target: Mapping[int, KeptTime], draft: Mapping[int, KeptTime]) -> None:
         """Start from times by rows that this machine took before, where there are any."""
         self.target.begin_with(target)
-        self.draft.follow(self.target)
-        self.companion.follow(self.target)
         self.draft.begin_with(draft)
 
     def observe(self, outcome: Outcome) -> None:
@@ -315,14 +303,10 @@ class CostCurve:
         n_seq = len(outcome.seqs)
         if outcome.verify_rows == outcome.own_rows:  # prompt rows have no logits and cost less
             self.target.observe(outcome.verify_rows, outcome.t_verify, outcome.depth)
-            for side in (self.draft, self.companion):
-                side.follow(self.target)
         if outcome.draft_steps > 0:
             self._observe_draft(outcome, n_seq)
-            self.draft.pace = self.target.scale
         if outcome.companion_rows > 0:
             self.companion.observe(outcome.companion_rows, outcome.t_companion)
-            self.companion.pace = self.target.scale
 
     def renew(self) -> None:
         """Treat all learned times as guesses."""

@@ -47,17 +47,6 @@ def test_one_row_scales_the_rest():
         curve.observe(seen(1, 50.0))
     assert curve.target.table()[1] == pytest.approx(50.0, rel=0.01)
     assert curve.target.table()[4] == pytest.approx(5.0 * ROWS[4], rel=0.01)
-    assert curve.draft.table()[1] == pytest.approx(5.0, rel=0.1)
-
-
-def test_a_draft_is_as_slow_as_the_machine_is():
-    """And a machine that is faster than it was, by far, is believed at once."""
-    curve = CostCurve.prior(draft_share=0.1)
-    for _ in range(20):
-        curve.observe(seen(1, 3000.0, t_draft=300.0, draft_steps=1))
-    for _ in range(20):
-        curve.observe(seen(1, 10.0))
-    assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.2)
 
 
 def test_with_other_threads_the_first_time_of_a_count_is_believed():
@@ -174,7 +163,6 @@ def test_a_curve_begins_with_what_this_machine_took_before():
     assert [curve.target.time(n) for n in times] == pytest.approx([*times.values()], rel=0.05)
     assert 4.0 < curve.target.time(2) < 8.0
     assert {n: seen.ms for n, seen in curve.target.seen().items()} == pytest.approx(times, rel=0.05)
-    assert curve.draft.time(1) == pytest.approx(0.2 * 4.0, rel=0.05)  # the same machine runs it
     curve = CostCurve.prior(ROWS, 0.2)
     curve.begin_with({1: KeptTime(4.0, 3)}, {1: KeptTime(1.5, 3)})
     assert curve.draft.time(1) == pytest.approx(1.5)
@@ -235,18 +223,6 @@ def test_a_depth_costs_what_its_neighbours_do_in_proportion():
     curve = RowTimes({d: expand({1: t}) for d, t in ((1024, 10.0), (3072, 12.0), (4096, 16.0))})
     one = [curve.table(depth)[1] for depth in (0, 1024, 2048, 3072, 3584, 4096, 5120)]
     assert one == pytest.approx([10.0, 10.0, 11.0, 12.0, 14.0, 16.0, 20.0])
-
-
-def test_a_draft_follows_no_noise_of_the_target():
-    """Its table stays while the machine is as fast as it was, within some percent, and goes with a change."""
-    target, draft = times(), times()
-    before = draft.table()
-    target.scale = 1.05
-    draft.follow(target)
-    assert draft.table() is before
-    target.scale = 1.5
-    draft.follow(target)
-    assert draft.table()[1] == pytest.approx(15.0)
 
 
 def test_a_count_between_two_is_believed_to_be_so_in_its_cost():
