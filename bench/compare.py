@@ -108,7 +108,7 @@ def compare(
 ) -> None:
     """Compare the speed of modes and of other programs; write runs.jsonl, README.md, results.json and plots to --out.
 
-    A mode is one or more parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K, confidence:P,
+    A mode is one or more parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K,
     companion, auto, lookup, model, nothing, apart. If a run is interrupted, run the same command again to resume.
     """
     task = compared.task(asked, engine)

@@ -58,7 +58,7 @@ ACCEPTANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
 DRAFT_COSTS = (0.05, 0.1, 0.2, 0.4)
 ANSWERS = 12
 ASIDE = (0.2, 0.4)
-"""Ms outside decodes: `ms_other` of rounds of the default target without and with a draft."""
+"""Ms outside decodes: of rounds of the default target without and with a draft."""
 HEAD = ("curve", "start", "geometric mean of the best", "worst cell", "cells under 0.95", "worst run of the best",
         "worst run of plain", "of the oracle", "informed of the oracle")  # fmt: skip
 PAGES = {

@@ -79,7 +79,7 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     "rest": [(GoodputPolicy, "_left", lambda _, place: float(place.left))],  # expected rest of an answer
     "expectation": [(Forecast, "brought", _counted)],  # gain by half expectation
     # how long
-    "floors": [(GoodputPolicy, "floors", staticmethod(_greedy_floors))],  # floors by optimal stopping
+    "floors": [(goodput, "draft_floors", _greedy_floors)],  # floors by optimal stopping
     "markup": [(goodput, "_MARKUP", 0.0)],  # markup of a ms of drafting
     "batch": [(goodput, "allocate", _alone)],  # sequences share the rows of a decode
     # what rows cost

@@ -268,7 +268,6 @@ class Player:
     def play(self, texts: Sequence[Answer], together: int = 1) -> Player:
         """Play all answers to their end, so many at a time."""
         for first in range(0, len(texts), together):
-            self.policy.begin_answer()
             live = [Position(text, i) for i, text in enumerate(texts[first : first + together])]
             for at in live:
                 self.policy.begin_sequence(at.seq)

@@ -4,7 +4,7 @@ A mode is parts joined by `+`, in any order, each setting one thing:
 
     plain                     no speculation
     strict | margin[/K=V...]  the rule; K is theta, gap, budget, lookup (0: lookup is never relaxed) or confirm
-    fixed:K | confidence:P | companion | auto    the draft length
+    fixed:K | companion | auto  the draft length
     lookup | model | nothing  what drafts: only prompt lookup, only the draft model, no drafter; both by default
     apart                     above temperature 0 the target draws alone, and drafts are greedy
 
@@ -97,7 +97,7 @@ def parse_mode(text: str) -> Mode:
             drafting = cast("Drafting", part)
         elif part == "apart":
             noise = "llama.cpp"
-        elif part.partition(":")[0] in ("fixed", "confidence", "companion", "auto"):
+        elif part.partition(":")[0] in ("fixed", "companion", "auto"):
             parse_length(part)
             length = part
         else:

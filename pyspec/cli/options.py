@@ -180,7 +180,7 @@ class DraftOptions:
     confirm: int = option("Drafts", "--confirm", default=Margin.confirm, metavar="N",
         help="Margin: exact tokens after each near miss.")
     length: str = option("Drafts", "--length", default="auto", metavar="RULE",
-        help="Tokens to check at once: auto (what pays here), fixed:K, confidence:P (the draft's) or companion.")
+        help="Tokens to check at once: auto (what pays here), fixed:K or companion.")
     draft_max: int | None = option("Drafts", "--draft-max", aliases=("--draft-n", "--spec-draft-n-max"), metavar="N",
         type=int, help="Longest draft, tokens.")
     # fmt: on

@@ -12,12 +12,13 @@ over this one number, which C multiplies up while it drafts.
 from __future__ import annotations
 
 from copy import deepcopy
-from itertools import product
+from itertools import product, takewhile
 from math import exp, isfinite
 from operator import mul
 
 import msgspec
 import numpy as np
+from msgspec.structs import astuple
 
 from pyspec.draft.types import (
     MEMORY,
@@ -56,19 +57,13 @@ _RATE, _FORGET, _WEIGHT_MAX = 0.15, 0.995, 20.0  # of the companion's model
 
 def draft_bins(draft: Draft) -> list[int]:
     """The table bins of a draft's tokens, up to the first value that is no probability."""
-    out: list[int] = []
-    for p in draft.p[: draft.n]:
-        if not 0.0 <= p <= 1.0:
-            break
-        out.append(table_bin(p))
-    return out
+    known = takewhile(lambda p: 0.0 <= p <= 1.0, draft.p[: draft.n])
+    return [table_bin(p) for p in known]
 
 
 def companion_features(draft: Draft, n: int) -> list[Features] | None:
     """Features of the first n tokens, or None where the companion did not run or returned impossible values."""
     s, a, pc, agree = draft.s, draft.a, draft.pc, draft.agree
-    if s is None or a is None or pc is None or agree is None:
-        return None
     if not n or min(len(s), len(a), len(pc), len(agree)) < n:
         return None
     if not all(0.0 <= x <= 1.0001 for row in (s[:n], a[:n], pc[:n]) for x in row):
@@ -144,16 +139,8 @@ class Calibration(msgspec.Struct, dict=True):
 
     def mixed(self, other: Calibration) -> Calibration:
         """Half of this and half of another."""
-
-        def half(own: list[float], others: list[float]) -> list[float]:
-            return [0.5 * (a + b) for a, b in zip(own, others)]
-
-        return Calibration(
-            half(self.hits, other.hits),
-            half(self.seen, other.seen),
-            half(self.first, other.first),
-            half(self.later, other.later),
-        )
+        pairs = zip(astuple(self), astuple(other))
+        return Calibration(*([0.5 * (a + b) for a, b in zip(*both)] for both in pairs))
 
     def update(self, position: int, k: int, accepted: bool) -> None:
         """Learn from one observed position whose draft probability fell into bin k."""

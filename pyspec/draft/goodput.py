@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import NamedTuple
 
 import msgspec
 
 from pyspec.draft.acceptance import Acceptance, Calibration, LookupEstimator
 from pyspec.draft.costs import CostCurve, RowTimes
-from pyspec.draft.simple import LengthPolicy, PlainRounds, clean_times
+from pyspec.draft.simple import LengthPolicy, PlainRound, clean_times
 from pyspec.draft.stopping import (
     Forecast,
     allocate,
@@ -82,11 +83,7 @@ class GoodputPolicy(LengthPolicy):
         learned: what is known of acceptance.
         companion: whether there is one.
         auto: use draft and companion only where they pay; False always uses them.
-        switch: makes the `UseSwitch` for batches of one size.
     """
-
-    floors = staticmethod(draft_floors)
-    """Computes where drafting stops."""
 
     def __init__(
         self,
@@ -95,11 +92,10 @@ class GoodputPolicy(LengthPolicy):
         *,
         companion: bool = False,
         auto: bool = True,
-        switch: Callable[[], UseSwitch] = UseSwitch,
     ) -> None:
         super().__init__(curve, learned)
         self._companion, self._auto = companion, auto
-        self._drafting: defaultdict[int, UseSwitch] = defaultdict(switch)  # by `_size` of the batch
+        self._drafting = defaultdict[int, UseSwitch](UseSwitch)  # by `_size` of the batch
         self._scoring = UseSwitch()
         self._usual = _USUAL  # tokens per answer
         self._texts: dict[int, tuple[int, int]] = {}  # tokens when each sequence began, and now
@@ -154,11 +150,10 @@ class GoodputPolicy(LengthPolicy):
         """Learn acceptance, costs, and whether draft and companion gain."""
         if not outcome.seqs:
             return
-        self._catch_up()
+        self.catch_up()
         clean_times(outcome)
         if not self._planned:  # the loop did not call `plan`
             self._read_costs(len(outcome.seqs), outcome.depth)
-        self.counts.add(outcome)
         self.curve.observe(outcome)
         for seq in outcome.seqs:
             if seq.seq in self._pending:
@@ -177,8 +172,8 @@ class GoodputPolicy(LengthPolicy):
         super().renew_costs()
         self._tables.clear()
 
-    def learn_plain(self, seen: PlainRounds) -> None:
-        """Count these rounds, and learn from their times."""
+    def learn_plain(self, seen: Sequence[PlainRound]) -> None:
+        """Learn from the times of these rounds."""
         super().learn_plain(seen)
         self._count_lesson()
 
@@ -211,7 +206,7 @@ class GoodputPolicy(LengthPolicy):
 
         def drafting(price: float) -> tuple[list[float], float]:
             """Floors at this price, and the tokens per round that drafting to these floors gains."""
-            return self.floors(drafted, step / n, price, nexts, calibration.table)
+            return draft_floors(drafted, step / n, price, nexts, calibration.table)
 
         floors, gain = drafting(price)
         markup = self._markup(gain)
@@ -242,7 +237,7 @@ class GoodputPolicy(LengthPolicy):
 
     def _scouts(self, drafting: list[Place]) -> list[Place]:
         """All of these, or where too few rounds drafted with such a batch the one with the least to read."""
-        if not self._auto or len(drafting) < 2 or self._switch.state.count >= _SCOUTED:
+        if not self._auto or len(drafting) < 2 or self._switch.seen.count >= _SCOUTED:
             return drafting
         return [min(drafting, key=lambda place: place.lag)]
 
@@ -315,19 +310,13 @@ class GoodputPolicy(LengthPolicy):
             self._scoring.earn(tokens)
         return switch
 
-    def begin_answer(self) -> None:
-        """Forget the sequences; costs and acceptance stay."""
-        super().begin_answer()
-        for seq in list(self._texts):
-            self.begin_sequence(seq)
-        self._scoring.begin()
-
     def begin_sequence(self, seq: int) -> None:
         """Learn from the length of the sequence that ends under this number, and end its trial."""
+        super().begin_sequence(seq)
         if seq in self._texts:
             self._usual = self._usual_after([seq])
             del self._texts[seq]
-        for switch in self._drafting.values():
+        for switch in (*self._drafting.values(), self._scoring):
             switch.begin(seq)
 
     def _usual_after(self, ended: Iterable[int]) -> float:
@@ -347,8 +336,8 @@ class GoodputPolicy(LengthPolicy):
 
     def experience(self) -> Experience:
         """What the answers so far have taught, for a later process."""
-        self._catch_up()
-        switches = {size: switch.state for size, switch in self._drafting.items()}
+        self.catch_up()
+        switches = {size: copy(switch.seen) for size, switch in self._drafting.items()}
         # in a process that answers once no other text begins
         usual = self._usual_after(self._texts)
         return Experience(self.learned.calibration, self.learned.lookup, switches, usual)
@@ -356,7 +345,7 @@ class GoodputPolicy(LengthPolicy):
     def begin_with(self, seen: Experience) -> None:
         """Start from what earlier processes were taught; acceptance comes with `learned`."""
         for size, state in seen.switches.items():
-            self._drafting[size].begin_with(state)
+            self._drafting[size].seen = copy(state)
             self._lessons += round(state.count)
         self._keep_tables()
         self._usual = seen.usual

@@ -14,7 +14,6 @@ import numpy as np
 from llama_cpp.llama_speculative import LlamaDraftModel
 
 from pyspec._lib import check, ffi, lib
-from pyspec.errors import OptionError
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -35,8 +34,8 @@ NOTHING = Proposal(())
 class Drafter(ABC):
     """Proposes tokens that may follow a sequence.
 
-    One drafter serves several sequences, which `seq` tells apart. A drafter may return fewer tokens than asked for, or none. If
-    it returns ids outside the target's vocabulary, the loop drops the draft and continues without one.
+    One drafter serves several sequences; `seq` is the number of one. A drafter may return fewer tokens than asked for, or none.
+    If it returns ids outside the target's vocabulary, the loop drops the draft and continues without one.
     """
 
     name = "drafter"
@@ -55,48 +54,16 @@ class Drafter(ABC):
         """
 
     def begin(self, seq: int, owner: str = "") -> None:  # noqa: B027 - as below
-        """Note that another text takes this sequence number.
-
-        Args:
-            seq: Number of the sequence.
-            owner: Whose text it is; "" if it has no named owner.
-        """
+        """Note that another text takes this number. owner: whose it is; "" if it has no named owner."""
 
     def move(self, seq: int, to: int) -> None:  # noqa: B027 - as below
-        """Note that a text goes on under another sequence number.
-
-        Args:
-            seq: Its number so far.
-            to: Its new number, whose own text is over.
-        """
+        """Note that a text goes on under the number `to`, whose own text is over."""
 
     def expect(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
-        """Take a prediction of a sequence's text, to draft from. Called after `begin`.
+        """Take a prediction of a text, to draft from: ids of the prompt's last tokens and of what may follow. After `begin`."""
 
-        Args:
-            seq: Number of the sequence.
-            tokens: Ids of the prompt's last tokens and of the predicted text.
-        """
-
-    def end(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
-        """Note that the text of a sequence is over, whether anything was proposed for it or not.
-
-        Args:
-            seq: Number of the sequence.
-            tokens: Ids of the whole text.
-        """
-
-    def observe(  # noqa: B027 - most have nothing to learn
-        self, seq: int, tokens: Sequence[int], drafted: int, accepted: int
-    ) -> None:
-        """Learn from a round.
-
-        Args:
-            seq: Number of the sequence.
-            tokens: Ids that were emitted.
-            drafted: Drafted tokens that the target verified.
-            accepted: How many of them were accepted.
-        """
+    def end(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - most keep nothing
+        """Note that a text, of these ids, is over, whether anything was proposed for it or not."""
 
 
 class ForeignDrafter(Drafter):
@@ -131,16 +98,14 @@ class TextIndex:
     EMPTY = int(lib.PS_INDEX_EMPTY)
 
     def __init__(self) -> None:
-        self._index: Any = None  # made with the first text: it takes 3 kB
+        out = ffi.new("ps_index **")
+        check(lib.ps_index_open(out), "the index of texts")
+        self._index: Any = ffi.gc(out[0], lib.ps_index_close)
         self._place = ffi.new("int32_t *")
         self._tokens, self._found = ffi.new("int32_t[]", TAIL), ffi.new("ps_found *")
 
     def add(self, place: int, tokens: Sequence[int]) -> int:
         """Add these tokens after `place`; returns the place of the longer text."""
-        if self._index is None:
-            out = ffi.new("ps_index **")
-            check(lib.ps_index_open(out), "the index of texts")
-            self._index = ffi.gc(out[0], lib.ps_index_close)
         self._place[0] = place
         ids = ffi.new("int32_t[]", tokens)
         check(lib.ps_index_add(self._index, ids, len(tokens), self._place), "the index of texts")
@@ -148,14 +113,9 @@ class TextIndex:
 
     def next(self, place: int, length: int, limit: int) -> Proposal:
         """What most often followed the longest known end of the text at `place` (`length` tokens); the newest wins ties."""
-        if self._index is None:
-            return NOTHING
+        out = self._tokens, self._found
         limit = min(limit, TAIL)
-        check(
-            lib.ps_index_next(
-                self._index, place, length, SHORTEST_MATCH, limit, self._tokens, self._found
-            )
-        )
+        check(lib.ps_index_next(self._index, place, length, SHORTEST_MATCH, limit, *out))
         found = self._found
         if not found.n:
             return NOTHING
@@ -164,8 +124,6 @@ class TextIndex:
     @property
     def size(self) -> int:
         """Number of tokens; shared beginnings count once."""
-        if self._index is None:
-            return 0
         n_tokens, n_bytes = ffi.new("int64_t *"), ffi.new("int64_t *")
         check(lib.ps_index_size(self._index, n_tokens, n_bytes))
         return int(n_tokens[0])
@@ -184,14 +142,9 @@ class Memory:
     Args:
         tokens: Most tokens of all owners together; each owner counts 50 more. The least recently used owners go first. An owner
             whose own texts are as many starts anew.
-
-    Raises:
-        OptionError: No token may be kept.
     """
 
     def __init__(self, tokens: int = MAX_TOKENS) -> None:
-        if tokens < 1:
-            raise OptionError(f"a memory cannot have {tokens} tokens", "use at least 1 token")
         self._tokens, self.size = tokens, 0
         self._owners: dict[str, TextIndex] = {}  # least recently used first
         self._counted: dict[str, int] = {}

@@ -5,51 +5,36 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from math import nan
 from types import MappingProxyType
 from typing import NamedTuple
 
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import Experience, GoodputPolicy
-from pyspec.draft.simple import ConfidencePolicy, FixedPolicy, LengthPolicy
+from pyspec.draft.simple import FixedPolicy, LengthPolicy
 from pyspec.errors import OptionError
 from pyspec.sampling.options import Draw
 from pyspec.sampling.verification import Strict, Verification
 
 MAX_FIXED = 63
-_HINT = "use fixed:K, confidence:P, companion or auto"
 
 
 class Length(NamedTuple):
-    """What `--length` names: "fixed", "confidence", "companion" or "auto", and the number behind the first two."""
+    """What `--length` names: "fixed", "companion" or "auto", and the number behind "fixed"."""
 
     name: str
-    value: float = 0.0
+    value: int = 0
 
 
 def parse_length(text: str) -> Length:
-    """Parse `fixed:K` (0..63), `confidence:P` (0..1), `companion` or `auto`; raises OptionError otherwise."""
-    if not isinstance(text, str):
-        raise OptionError(f"a draft length is given as text, not as {text!r}", _HINT)
-    name, colon, value = text.strip().lower().partition(":")
+    """Parse `fixed:K` (0..63), `companion` or `auto`; raises OptionError otherwise."""
+    name, colon, value = str(text).strip().lower().partition(":")
     if name in ("companion", "auto") and not colon:
         return Length(name)
-    if name == "fixed":
-        if not (value.isascii() and value.isdigit() and len(value) < 5 and int(value) <= MAX_FIXED):
-            raise OptionError(
-                f"the fixed draft length must be a whole number 0..{MAX_FIXED}", _HINT
-            )
+    if name == "fixed" and value in map(str, range(MAX_FIXED + 1)):
         return Length(name, int(value))
-    if name == "confidence":
-        try:
-            p = float(value)
-        except ValueError:
-            p = nan
-        if not 0.0 <= p <= 1.0:
-            raise OptionError("the confidence must be a number between 0 and 1", _HINT)
-        return Length(name, p)
-    raise OptionError(f"unknown draft length {text[:40]!r}", _HINT)
+    hint = f"use fixed:K with K from 0 to {MAX_FIXED}, companion or auto"
+    raise OptionError(f"unknown draft length {str(text)[:40]!r}", hint)
 
 
 _STRICT = Strict()
@@ -65,8 +50,8 @@ class Policies:
     """Policies that share the cost curve, which belongs to the machine, and learn acceptance separately.
 
     length, rule, draw: defaults for calls that name none. learned: what each policy begins with. companion: whether there is one
-    to use. taught: what earlier processes were taught, by the name of its kind. Where many sequences share a
-    round, the policy of the majority's kind chooses for all, and each sequence teaches the policy of its own kind.
+    to use. taught: what earlier processes were taught, by the name of its kind. Where many sequences share a round, the policy of
+    the majority's kind chooses for all, and each sequence teaches the policy of its own kind.
     """
 
     def __init__(
@@ -82,8 +67,7 @@ class Policies:
     ) -> None:
         self.curve, self._learned = curve, learned
         self._length, self._rule, self._draw = length, rule, draw
-        self._companion = companion
-        self._taught = taught
+        self._companion, self._taught = companion, taught
         self._made: dict[tuple[Length, Verification, Draw], LengthPolicy] = {}
         self._kinds: dict[int, Kind] = {}
 
@@ -94,8 +78,11 @@ class Policies:
         seen = self._taught.get(_name(rule, draw))
         if seen is not None:
             learned.taught(seen.calibration, seen.lookup if draw != "greedy" else None)
-        policy = make_policy(named, self.curve, learned, companion=self._companion)
-        if seen is not None and isinstance(policy, GoodputPolicy):
+        if named.name == "fixed":
+            return FixedPolicy(named.value, self.curve, learned)
+        auto = named.name == "auto"  # "companion" always uses draft and companion
+        policy = GoodputPolicy(self.curve, learned, companion=self._companion, auto=auto)
+        if seen is not None:
             policy.begin_with(seen)
         return policy
 
@@ -159,22 +146,3 @@ class Policies:
 def _name(rule: Verification, draw: Draw) -> str:
     """The name of a kind, under which what was taught is kept."""
     return f"{rule.name} {draw}"
-
-
-def make_policy(
-    length: Length,
-    curve: CostCurve | None = None,
-    learned: Acceptance | None = None,
-    *,
-    companion: bool = False,
-) -> LengthPolicy:
-    """Make a new policy for this length. The length "companion" always uses draft and companion.
-
-    companion: whether there is one to use.
-    """
-    name, value = length
-    if name == "fixed":
-        return FixedPolicy(int(value), curve, learned)
-    if name == "confidence":
-        return ConfidencePolicy(value, curve, learned)
-    return GoodputPolicy(curve, learned, companion=companion, auto=name == "auto")

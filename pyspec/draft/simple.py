@@ -1,28 +1,16 @@
-"""What all policies share, and the two policies that follow a fixed rule."""
+"""What all policies share, and the one that drafts a fixed length."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import msgspec
+from statistics import fmean
+from typing import NamedTuple
 
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import CostCurve
-from pyspec.draft.types import (
-    LONGEST,
-    LOOKUP,
-    TABLE_BINS,
-    Draft,
-    Outcome,
-    Place,
-    Plan,
-    SeqOutcome,
-    bin_centre,
-    logit,
-)
+from pyspec.draft.types import Draft, Outcome, Place, Plan, SeqOutcome
 
 _MS_MAX = 1e7
 _WATCHED = 8  # rounds without drafts that are learned from at once
@@ -30,54 +18,13 @@ _ASIDES = 9  # rounds whose times outside decodes are kept
 _COLD = 3  # rounds before their times are believed
 
 
-class PlainRounds:
-    """Summed times, in ms, of the rounds without drafts since the last learning step; all have the same number of sequences."""
+class PlainRound(NamedTuple):
+    """A round without drafts, times in ms; see `Outcome`."""
 
-    def __init__(self, n_seq: int = 1) -> None:
-        self.n_seq = n_seq
-        self.rounds = self.depth = 0
-        self.t_verify = self.t_round = 0.0
-
-    def mean(self) -> Outcome:
-        """The mean of these rounds; there must be at least one."""
-        seqs = [SeqOutcome(seq, 0, 0) for seq in range(self.n_seq)]
-        t_verify, t_round = self.t_verify / self.rounds, self.t_round / self.rounds
-        return Outcome(seqs, t_verify, self.n_seq, t_round=t_round, depth=self.depth)
-
-
-class ChoiceStats(msgspec.Struct):
-    """Counts for one answer (or any stretch between two resets), times in ms; `ms_other` is time outside decodes.
-
-    `rounds_plain` counts rounds in which no draft was even tried.
-    """
-
-    rounds: int = 0
-    rounds_by_length: dict[int, int] = {}
-    rounds_drafted: int = 0
-    rounds_plain: int = 0
-    rounds_with_companion: int = 0
-    ms_draft: float = 0.0
-    ms_companion: float = 0.0
-    ms_target: float = 0.0
-    ms_other: float = 0.0
-
-    def add(self, outcome: Outcome, rounds: int = 1) -> None:
-        """Add one round, or several alike."""
-        self.rounds += rounds
-        lengths = self.rounds_by_length
-        for seq in outcome.seqs:
-            lengths[seq.n_verified] = lengths.get(seq.n_verified, 0) + rounds
-        self.ms_draft += outcome.t_draft * rounds
-        self.ms_companion += outcome.t_companion * rounds
-        self.ms_target += outcome.t_verify * rounds
-        self.ms_other += outcome.aside * rounds
-        self.rounds_drafted += rounds * (outcome.draft_steps > 0)
-        self.rounds_with_companion += rounds * (outcome.companion_rows > 0)
-
-    def report(self) -> dict[str, Any]:
-        out = msgspec.structs.asdict(self)
-        out["rounds_by_length"] = dict(sorted(self.rounds_by_length.items()))
-        return {name: round(n, 3) if isinstance(n, float) else n for name, n in out.items()}
+    n_seq: int
+    t_verify: float
+    t_round: float
+    depth: int
 
 
 class Aside:
@@ -101,7 +48,7 @@ class Aside:
 
 
 class LengthPolicy(ABC):
-    """Decides draft lengths, with a cost curve, learned acceptance and statistics.
+    """Decides draft lengths, with a cost curve and learned acceptance.
 
     One object lives as long as the process and learns across answers. A round skips `plan` if no sequence can draft, and `choose`
     if none did. Not thread-safe.
@@ -113,8 +60,7 @@ class LengthPolicy(ABC):
         self.curve = curve or CostCurve.prior()
         self.learned = learned or Acceptance()
         self.others: Callable[[int], Acceptance | None] = lambda _seq: None
-        self.counts = ChoiceStats()
-        self._plain = PlainRounds()
+        self._plain: list[PlainRound] = []
         self.plain_aside = Aside()
         """Time outside decodes in rounds without drafts."""
 
@@ -132,11 +78,10 @@ class LengthPolicy(ABC):
         """Decide how many drafted tokens of each draft to verify, in the order given."""
 
     def observe(self, outcome: Outcome) -> None:
-        """Count the round, and learn from its times."""
-        self._catch_up()
+        """Learn from a round's times."""
+        self.catch_up()
         if outcome.seqs:
             clean_times(outcome)
-            self.counts.add(outcome)
             self.curve.observe(outcome)
 
     def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:
@@ -144,51 +89,39 @@ class LengthPolicy(ABC):
 
         Several are learned from at once, since Python's time for learning counts too.
         """
-        if self._plain.n_seq != n_seq:
-            self._catch_up()
-            self._plain.n_seq = n_seq
-        seen = self._plain
-        seen.rounds += 1
-        seen.t_verify += t_verify
-        seen.t_round += t_round
-        seen.depth = depth
-        if seen.rounds >= _WATCHED:
-            self._catch_up()
+        if self._plain and self._plain[0].n_seq != n_seq:
+            self.catch_up()
+        self._plain.append(PlainRound(n_seq, t_verify, t_round, depth))
+        if len(self._plain) >= _WATCHED:
+            self.catch_up()
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Learn from the pending rounds without drafts; their mean time counts as one observation."""
-        if self._plain.rounds:
-            seen, self._plain = self._plain, PlainRounds(self._plain.n_seq)
+        if self._plain:
+            seen, self._plain = self._plain, []
             self.learn_plain(seen)
 
-    def learn_plain(self, seen: PlainRounds) -> None:
-        """Count these rounds, and learn from their times."""
-        mean = seen.mean()
+    def learn_plain(self, seen: Sequence[PlainRound]) -> None:
+        """Learn from the times of these rounds of as many sequences each."""
+        t_verify, t_round = (fmean(times) for times in [*zip(*seen)][1:3])
+        n_seq, depth = seen[0].n_seq, seen[-1].depth
+        seqs = [SeqOutcome(seq, 0, 0) for seq in range(n_seq)]
+        mean = Outcome(seqs, t_verify, n_seq, t_round=t_round, depth=depth)
         clean_times(mean)
-        self.counts.add(mean, seen.rounds)
-        self.counts.rounds_plain += seen.rounds
         self.curve.observe(mean)
-        self.plain_aside.add(mean.aside, seen.rounds)
+        self.plain_aside.add(mean.aside, len(seen))
 
     def renew_costs(self) -> None:
         """Treat the learned decode times as guesses: the number of threads has changed."""
-        self._catch_up()
+        self.catch_up()
         self.curve.renew()
 
-    def begin_answer(self) -> None:
-        """Reset the counts; the curve and what was learned stay."""
-        self._catch_up()
-        self.counts = ChoiceStats()
-
-    def begin_sequence(self, seq: int) -> None:  # noqa: B027 - some keep nothing of a sequence
-        """Note that another sequence takes this number, in the middle of a batch."""
+    def begin_sequence(self, seq: int) -> None:
+        """Note that another sequence takes this number; the curve and what was learned stay."""
+        self.catch_up()
 
     def move_sequence(self, seq: int, to: int) -> None:  # noqa: B027 - as above
         """Note that the sequence of number `seq` goes on under the free number `to`."""
-
-    def stats(self) -> dict[str, Any]:
-        self._catch_up()
-        return self.counts.report()
 
 
 def clean_times(outcome: Outcome) -> None:
@@ -218,37 +151,3 @@ class FixedPolicy(LengthPolicy):
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
         """Verify all that was drafted, at most k."""
         return [min(self._k, draft.n) for draft in drafts]
-
-
-class ConfidencePolicy(LengthPolicy):
-    """Drafts on while the draft's own probability of each token is at least `p`.
-
-    The loop's survival test approximates the threshold: the table is 1 for bins that reach p and 0 below, so drafting stops
-    within half a logit of p; `choose` then cuts exactly. Lookup drafts carry no probability and are taken whole.
-    """
-
-    def __init__(
-        self, p: float, curve: CostCurve | None = None, learned: Acceptance | None = None
-    ) -> None:
-        super().__init__(curve, learned)
-        self._p = p
-        half_bin = bin_centre(1) - bin_centre(0)
-        edge = logit(p)
-        self._table = [
-            1.0 if k == TABLE_BINS - 1 or bin_centre(k) + half_bin / 2.0 > edge else 0.0
-            for k in range(TABLE_BINS)
-        ]
-
-    def plan(self, places: Sequence[Place]) -> Plan:
-        """Plan to draft as long as the draft is sure, up to the limit."""
-        return Plan([min(LONGEST, place.room) for place in places], self._table, [0.5])
-
-    def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """Verify the tokens before the first that the draft is not sure of."""
-        return [self._length(draft) for draft in drafts]
-
-    def _length(self, draft: Draft) -> int:
-        if draft.source == LOOKUP:
-            return draft.n
-        known = min(draft.n, len(draft.p))
-        return next((i for i in range(known) if not draft.p[i] >= self._p), known)

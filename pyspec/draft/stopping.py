@@ -10,6 +10,8 @@ goodput of the rounds to come, where a saved millisecond will be spent.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -23,12 +25,8 @@ _GRID_LIST = [float(s) for s in GRID]
 
 
 def survivals(acceptance: Sequence[float]) -> list[float]:
-    """Running products of conditional acceptance: the chance that position i and all before it are accepted."""
-    out, product = [], 1.0
-    for a in acceptance:
-        product *= a
-        out.append(product)
-    return out
+    """The chance that position i and all before it are accepted: running products of conditional acceptance."""
+    return list(accumulate(acceptance, mul))
 
 
 def best_length(survival: Sequence[float], verify: Sequence[float], price: float) -> int:
@@ -170,7 +168,7 @@ def forecast(learned: Acceptance, draft: Draft) -> Forecast:
         return Forecast(draft, [], None, chance, [], survivals(chance))
     bins, table = draft_bins(draft), learned.calibration.table
     without = [table[k] for k in bins]
-    full = companion_features(draft, len(bins)) if draft.s is not None else None
+    full = companion_features(draft, len(bins))
     if not full:
         return Forecast(draft, bins, None, without, [], survivals(without))
     with_ = [learned.companion.predict(x) for x in full]

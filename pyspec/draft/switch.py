@@ -8,21 +8,20 @@ from msgspec.structs import astuple
 from pyspec.draft.types import MEMORY
 from pyspec.errors import OptionError
 
-_LEAST = (
-    0.1  # tokens a round that a gain has to exceed: of that size is what the curve does not know
-)
+# tokens a round that a gain has to exceed: of that size is what the curve does not know
+_LEAST = 0.1
 _PRIOR_WEIGHT = 3.0  # observed rounds that a prior expectation counts for
 _TRIAL = 6  # rounds of a trial
 _RATE = 0.008  # share of the tokens since the last trial that the next one may lose
 _CREDIT = 16.0  # most tokens that a trial may lose
 
 
-class SwitchState(msgspec.Struct, frozen=True):
-    """What a `UseSwitch` saw, for a later process. Raises OptionError for impossible numbers."""
+class SwitchState(msgspec.Struct):
+    """What a `UseSwitch` saw. Raises OptionError for impossible numbers."""
 
-    count: float  # rounds with the model
-    mean: float  # their mean gain
-    tokens: float  # their mean tokens
+    count: float = 0.0  # rounds with the model
+    mean: float = 0.0  # their mean gain
+    tokens: float = 0.0  # their mean tokens
 
     def __post_init__(self) -> None:
         if not (0.0 <= self.count < 1e9 and 0.0 <= self.tokens < 1e9 and abs(self.mean) < 1e3):
@@ -46,23 +45,17 @@ class UseSwitch:
     """
 
     def __init__(self) -> None:
-        # rounds with the model, their mean gain, and their mean tokens
-        self._count = self._mean = self._tokens = 0.0
+        self.seen = SwitchState()  # earlier processes included
         self._credit = 0.0
         self._trial: dict[int, int] = {}  # rounds left of each sequence's trial
 
-    @property
-    def state(self) -> SwitchState:
-        """What was seen; `begin_with` takes it."""
-        return SwitchState(self._count, self._mean, self._tokens)
-
-    def begin_with(self, seen: SwitchState) -> None:
-        """Start from what earlier processes saw."""
-        self._count, self._mean, self._tokens = seen.count, seen.mean, seen.tokens
-
     def gain(self, expected: float) -> float:
         """Gain per round to count on: the observed mean combined with the `expected` gain."""
-        return (self._count * self._mean + _PRIOR_WEIGHT * expected) / (self._count + _PRIOR_WEIGHT)
+        return self._combined(self.seen.mean, expected)
+
+    def _combined(self, observed: float, prior: float) -> float:
+        count = self.seen.count
+        return (count * observed + _PRIOR_WEIGHT * prior) / (count + _PRIOR_WEIGHT)
 
     def share(self, expected: float) -> float:
         """Share of the tokens of rounds with it that are its gain: under 1, and 0 where it gains none."""
@@ -98,25 +91,22 @@ class UseSwitch:
 
     def _pace(self, gain: float) -> float:
         """Tokens per round with the model; before any round, the target's own and the expected gain."""
-        prior = 1.0 + max(0.0, gain)
-        return (self._count * self._tokens + _PRIOR_WEIGHT * prior) / (self._count + _PRIOR_WEIGHT)
+        return self._combined(self.seen.tokens, 1.0 + max(0.0, gain))
 
     def used(self, gain: float, tokens: float = 1.0) -> None:
         """Learn a sequence's gain and tokens in a round with the model."""
-        self._count = min(self._count + 1.0, MEMORY)
-        self._mean += (gain - self._mean) / self._count
-        self._tokens += (tokens - self._tokens) / self._count
+        seen = self.seen
+        seen.count = min(seen.count + 1.0, MEMORY)
+        seen.mean += (gain - seen.mean) / seen.count
+        seen.tokens += (tokens - seen.tokens) / seen.count
 
     def earn(self, tokens: float) -> None:
         """Credit a share of the emitted tokens to trials."""
         self._credit = min(_CREDIT, self._credit + _RATE * tokens)
 
-    def begin(self, seq: int | None = None) -> None:
-        """Begin another sequence under this number, or under all numbers."""
-        if seq is None:
-            self._trial.clear()
-        else:
-            self._trial.pop(seq, None)
+    def begin(self, seq: int) -> None:
+        """Begin another sequence under this number."""
+        self._trial.pop(seq, None)
 
     def move(self, seq: int, to: int) -> None:
         """A sequence goes on under another number, with its trial."""

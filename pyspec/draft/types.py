@@ -85,16 +85,16 @@ class Plan(msgspec.Struct, frozen=True):
 class Draft(msgspec.Struct):
     """The drafted tokens of one sequence, with what the models said about each.
 
-    `s`, `a`, `pc`, `agree` come from the companion and are None where it did not run.
+    `s`, `a`, `pc`, `agree` come from the companion and are empty where it did not run.
     """
 
     seq: int
     n: int
     p: Sequence[float] = ()  # the model's certainty of each token (`ps_draft_run`); lookup has none
-    s: Sequence[float] | None = None
-    a: Sequence[float] | None = None
-    pc: Sequence[float] | None = None
-    agree: Sequence[bool] | None = None
+    s: Sequence[float] = ()
+    a: Sequence[float] = ()
+    pc: Sequence[float] = ()
+    agree: Sequence[bool] = ()
     source: str = MODEL
     match_length: int = 0  # of a lookup draft
 

@@ -31,7 +31,7 @@ class Speculation:
     Attributes:
         enabled: False decodes this call plainly.
         verification: The rule that accepts drafted tokens: `Strict()` or `Margin()`.
-        length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
+        length: How many drafted tokens are verified: "auto", "companion" or "fixed:K".
         draft_max: The longest draft, in tokens; more than 64 counts as 64.
         sampling: Whose random numbers draw tokens: "coupled" or "llama.cpp", see `Sampling`.
 

@@ -191,6 +191,7 @@ class Loop:
         t_verify = 1e3 * (perf_counter() - before)
         steps, seqs = [], []
         for run, n, draft, by_grammar in zip(runs, lengths, drafts, forced):
+            run.tally.target_ms += t_verify
             run.gate.judge(looked_up=draft.source == LOOKUP or by_grammar > 0)
             step, seen = self._accept(run, n, by_grammar or draft.n)
             steps.append(step)
@@ -344,14 +345,11 @@ class Loop:
         tokens = emitted(verdict, confirming=run.gate.gate.confirm > 0)
         if run.rows is not None:
             run.rows.extend(rows[: len(tokens)])
-        ids = [token.id for token in tokens]
-        run.extend(ids)
+        run.extend([token.id for token in tokens])
         run.tally.add(n_drafted, verdict.n_verified, verdict.n_accepted, len(tokens))
         if verdict.n_relaxed:
             run.tally.relaxed += verdict.n_relaxed
             run.tally.relaxed_nats += sum(token.gap for token in tokens)
-        if self.drafter is not None and n_verified:
-            self._tell(self.drafter.observe, run.seq, ids, n_verified, verdict.n_accepted)
         run.finish_reason = self._ending(run, verdict)
         seen = SeqOutcome(run.seq, n_verified, verdict.n_accepted)
         if verdict.next >= 0:

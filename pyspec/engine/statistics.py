@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import hypot
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pyspec.draft.costs import RowTimes
@@ -28,6 +28,8 @@ class Tally:
     plain_ms: float = 0.0  # time that decoding without drafts would have taken
     took_ms: float = 0.0  # time of the rounds for which plain_ms is known
     plain_error: float = 0.0  # standard error of plain_ms, ms
+    target_ms: float = 0.0  # the target's decodes, which other answers may have shared
+    rounds_by_length: Counter[int] = field(default_factory=Counter)  # by verified tokens
     accepted_by_position: list[int] = field(default_factory=list)  # rounds that took the i-th token
 
     def add(self, drafted: int, verified: int, accepted: int, emitted: int) -> None:
@@ -36,6 +38,7 @@ class Tally:
         self.drafted += drafted
         self.verified += verified
         self.accepted += accepted
+        self.rounds_by_length[verified] += 1
         taken = self.accepted_by_position
         taken += [0] * (accepted - len(taken))
         for i in range(accepted):
@@ -49,7 +52,7 @@ class Tally:
         self.plain_error += error * plain_ms
 
     def join(self, other: Tally) -> None:
-        """Add another answer's counts, except those by position."""
+        """Add another answer's counts, except those by length and position."""
         counts = ("tokens", "rounds", "drafted", "verified", "accepted", "forced", "relaxed")
         for name in (*counts, "relaxed_nats", "plain_ms", "took_ms", "plain_error"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -82,6 +85,7 @@ class Tally:
             "relaxed": self.relaxed,
             "relaxed_nats": round(self.relaxed_nats, 4),
             "mean_length": round(self.mean_length, 3),
+            "rounds_by_length": dict(sorted(self.rounds_by_length.items())),
             "accepted_by_position": list(self.accepted_by_position),
         }
 
@@ -98,34 +102,29 @@ class AnswerStatistics:
 
     def report(self, policy: LengthPolicy) -> dict[str, Any]:
         """Compare with plain decoding, and return the `speculation_report`. policy: the one that chose draft lengths."""
-        timings, tokens, choice = self.timings, self.tally.tokens, policy.stats()
+        policy.catch_up()
+        timings, tally = self.timings, self.tally
         # plain decoding takes one row a token, at that token's depth
-        ends = self.prompt_tokens, self.prompt_tokens + tokens
-        verifies = {n + 1: count for n, count in choice["rounds_by_length"].items()}
-        plain = plain_decode(policy.curve.target, 1, ends, verifies, choice["ms_target"])
-        if plain is not None and tokens:
-            ms = tokens * (plain.ms + policy.plain_aside.ms) + self.away_ms
-            self.tally.add_times(ms, timings["total_ms"] - timings["prefill_ms"], plain.error)
-        read = self.prompt_tokens, self.prompt_kept
+        ends = self.prompt_tokens, self.prompt_tokens + tally.tokens
+        verifies = {n + 1: count for n, count in tally.rounds_by_length.items()}
+        plain = plain_decode(policy.curve.target, 1, ends, verifies, tally.target_ms)
+        if plain is not None and tally.tokens:
+            ms = tally.tokens * (plain.ms + policy.plain_aside.ms) + self.away_ms
+            tally.add_times(ms, timings["total_ms"] - timings["prefill_ms"], plain.error)
         told = {name: round(number, 2) for name, number in timings.items()}
-        return speculation_report(self.tally, read, told, choice)
+        return speculation_report(tally, (self.prompt_tokens, self.prompt_kept), told)
 
 
 def speculation_report(
-    tally: Tally,
-    read: tuple[int, int],
-    timings: Mapping[str, float],
-    choice: Mapping[str, Any] = MappingProxyType({}),
+    tally: Tally, read: tuple[int, int], timings: Mapping[str, float]
 ) -> dict[str, Any]:
     """The part of a `speculation` block besides counts and rule.
 
-    read: tokens of the prompt, and how many of them the context had already. choice: statistics of the policy that chose draft
-    lengths, empty if it served several answers at once.
+    read: tokens of the prompt, and how many of them the context had already.
     """
     return {
         "prompt_tokens": read[0],
         "prompt_kept": read[1],
-        "choice": dict(choice),
         "times_plain": tally.times_plain,
         "plain": tally.plain(timings["tokens_per_second"]),
         "timings": dict(timings),

@@ -94,7 +94,7 @@ class Answering:
         key = options.speculation.length, options.rule, options.sampling.draw
         self._policy = options.policy or llm.policies.of(*key)
         self._run.rows = llm.begin_rows(tokens, options, session.engine)
-        self._policy.begin_answer()
+        self._policy.begin_sequence(self._run.seq)
         progress = None if options.progress is None else lent(options.progress)
         held = llm.context_text.begin(tokens, llm.decoded)
         least = llm.context_text.unreadable

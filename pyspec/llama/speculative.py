@@ -86,7 +86,7 @@ class SpeculativeLlama(Mirror):
         companion: A second model that scores drafts: "none", "auto" (the shipped one that fits), a name or a path. On every pair
             measured, scoring drafts gained nothing.
         verification: `Strict()` keeps the target's own text; `Margin()` is faster and changes it a little.
-        length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
+        length: How many drafted tokens are verified: "auto", "companion" or "fixed:K".
         sampling: Whose random numbers draw tokens, see `Sampling`. "coupled" is pyspec's, which drafts share: a seed gives the
             same text with any draft. "llama.cpp" gives what a `Llama` draws with that seed, with greedy drafts.
         draft_n_gpu_layers: Like `n_gpu_layers`, for draft and companion; None follows the target.

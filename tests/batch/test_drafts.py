@@ -75,7 +75,7 @@ def test_a_few_answers_share_the_model(open_batch, tiny_draft, monkeypatch, draf
 def test_each_answer_has_the_length_that_it_asks_for(open_batch, tiny_draft):
     batch = open_batch(draft=tiny_draft, length="fixed:4", parallel=4, **F32)
     alone = texts(open_batch(parallel=4, **F32), MANY)
-    wanted = {"0": "fixed:0", "1": "fixed:2", "2": None, "3": "confidence:0.9"}
+    wanted = {"0": "fixed:0", "1": "fixed:2", "2": None, "3": "auto"}
     for i, record in enumerate(MANY[: len(wanted)]):
         job = batch.maker.answer(i, record)
         asked = replace(job.options.speculation, length=wanted[record.id])

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 from measure.simulate import known_curve
 
+from pyspec.draft import goodput
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import ROWS, CostCurve, expand
 from pyspec.draft.goodput import GoodputPolicy
@@ -97,10 +98,10 @@ def test_after_short_answers_one_without_a_limit_is_taken_to_be_short():
         for _ in range(20):
             policy._drafting[0].used(0.5, 2.0)
         for _ in range(10):
-            policy.begin_answer()
+            policy.begin_sequence(0)
             policy.plan([Place(0, 16, 0, 1 << 30, 50)])
             policy.plan([Place(0, 16, 0, 1 << 30, 49 + length)])
-        policy.begin_answer()
+        policy.begin_sequence(0)
         read[length] = any(policy.plan([Place(0, 16, 1000, 1 << 30, 50)]).lengths)
     assert read == {10: False, 300: True}
 
@@ -161,7 +162,8 @@ class Recorder(UseSwitch):
 def test_a_switch_is_asked_with_what_the_text_has_left():
     """Nothing is to be caught up with where the draft is up to date; without a limit, little more is counted on."""
     asked = Recorder()
-    policy = measured(switch=lambda: asked)
+    policy = measured()
+    policy._drafting.default_factory = lambda: asked
     policy.plan([Place(0, 16, 0, 20, 50), Place(1, 16, 100, 20, 50), Place(2, 16, 0, 1 << 30, 50)])
     (_, *first), (_, cost, _), (_, _, unlimited) = asked.asked
     assert first == [0.0, 20.0]
@@ -193,7 +195,7 @@ def test_a_round_may_have_more_texts_than_were_planned_for():
     (g,) = policy.choose([Draft(0, 16, [0.95] * 16)])
     seen = [SeqOutcome(0, g, 0), *(SeqOutcome(seq, 0, 0) for seq in range(1, 71))]
     policy.observe(Outcome(seen, 90.0, 71 + g, 0.5 * g, g))
-    assert sum(policy.stats()["rounds_by_length"].values()) == 71
+    assert policy.curve.target.count(71 + g) == 1
 
 
 def found(n=4, seq=0):
@@ -253,7 +255,8 @@ class Willing(UseSwitch):
 
 def test_one_text_of_a_batch_learns_what_drafts_cost_before_all_pay():
     """The one with the least to read, while few rounds had drafts."""
-    policy = GoodputPolicy(CostCurve.prior(), switch=Willing)
+    policy = GoodputPolicy(CostCurve.prior())
+    policy._drafting.default_factory = Willing
     batch = [Place(seq, 16, lag, 400, 300) for seq, lag in enumerate((200, 30, 100))]
     for _ in range(2):
         assert [n > 0 for n in policy.plan(batch).lengths] == [False, True, False]
@@ -263,7 +266,7 @@ def test_one_text_of_a_batch_learns_what_drafts_cost_before_all_pay():
     assert all(policy.plan(batch).lengths)
 
 
-def test_floors_follow_what_is_learned_in_one_round_of_a_hundred():
+def test_floors_follow_what_is_learned_in_one_round_of_a_hundred(monkeypatch):
     """Or of two hundred, however long the process has run; at first every few rounds."""
     made: set[int] = set()
 
@@ -272,7 +275,7 @@ def test_floors_follow_what_is_learned_in_one_round_of_a_hundred():
         return draft_floors(*given)
 
     policy = GoodputPolicy(CostCurve.prior(), auto=False)
-    policy.floors = floors
+    monkeypatch.setattr(goodput, "draft_floors", floors)
     for _ in range(3000):
         policy.plan([Place(0, 16, 0, 10_000, 50)])
         policy.choose([Draft(0, 4, [0.9] * 4)])
@@ -288,7 +291,7 @@ def judged(**options):
 
 def test_the_companions_reading_is_weighed_before_it_is_paid():
     policy = judged()
-    policy.begin_answer()
+    policy.begin_sequence(0)
     for _ in range(40):
         policy._scoring.used(0.5, 3.0)
     used = {}

@@ -64,7 +64,7 @@ def test_a_policy_in_use_outlives_many_others():
     made = made_of()
     used = made.of(None)
     for k in range(MAX_POLICIES * 2):
-        made.of(f"confidence:0.{k + 10}")
+        made.of(f"fixed:{k % 60}", draw=("greedy", "coupled")[k // 60])
         assert made.of(None) is used
     assert len(made._made) == MAX_POLICIES
 

@@ -85,8 +85,8 @@ def test_a_trial_that_loses_ends_after_six_rounds():
     assert 5 <= uses <= 7
 
 
-def test_with_an_answer_s_end_all_trials_end():
-    for ended, goes_on in ((0, False), (1, True), (None, False)):
+def test_with_an_answer_s_end_its_trial_ends():
+    for ended, goes_on in ((0, False), (1, True)):
         switch = UseSwitch()
         switch.earn(4000.0)
         assert switch.on(0, -0.5, 1.0, 400.0)

@@ -40,7 +40,7 @@ def pair(open_llama, tiny_target, tiny_draft, quiet):
 
 def began(llm, rule=Strict(), draw="greedy"):  # noqa: B008 - frozen
     policy = llm.policies.new(None, rule, draw)
-    return policy._drafting[0].state, policy.learned
+    return policy._drafting[0].seen, policy.learned
 
 
 def facts():

@@ -4,7 +4,6 @@ import pytest
 
 from pyspec.draft.costs import SURE, CostCurve, KeptTime
 from pyspec.draft.simple import FixedPolicy
-from pyspec.draft.types import Outcome, SeqOutcome
 from pyspec.engine.statistics import AnswerStatistics, Tally, plain_decode
 
 ROW_MS, FOUR_MS, ROUNDS = 10.0, 20.0, 10
@@ -17,14 +16,20 @@ def timed_before(times):
     return curve
 
 
+def verified(n, took, rounds=ROUNDS):
+    """An answer whose rounds verified and accepted n tokens and drafted one more, in so many ms of decodes."""
+    tally = Tally(target_ms=took)
+    for _ in range(rounds):
+        tally.add(n + 1, n, n, n + 1)
+    return tally
+
+
 def factor(slow):
     """Of ten rounds of four tokens, on a machine `slow` times as slow as the curve says."""
     times = [0.0, ROW_MS, 14.0, 17.0, FOUR_MS, *(FOUR_MS + n for n in range(1, 61))]
     policy = FixedPolicy(3, timed_before(times))
-    took = slow * FOUR_MS
-    for _ in range(ROUNDS):
-        policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], took, 4, t_round=took))
-    return reported(policy, ROUNDS * took, 4 * ROUNDS)["times_plain"]
+    took = slow * FOUR_MS * ROUNDS
+    return reported(policy, took, verified(3, took))["times_plain"]
 
 
 @pytest.mark.parametrize("slow", [0.5, 1.0, 3.0])
@@ -37,14 +42,14 @@ def test_plain_decoding_takes_time_beside_decodes_too():
     policy = FixedPolicy(0, CostCurve.prior())
     for _ in range(32):
         policy.watch(1, ROW_MS, ROW_MS + 1.0, 30)
-    said = reported(policy, 32 * (ROW_MS + 1.0), 32)["times_plain"]
+    said = reported(policy, 32 * (ROW_MS + 1.0), Tally(32))["times_plain"]
     assert said == pytest.approx(1.0, abs=0.01)
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 15])
 def test_short_answers_are_held_against_the_curve_too(tokens):
     times = [0.0, *(ROW_MS + n for n in range(64))]
-    said = reported(FixedPolicy(3, timed_before(times)), 5.0 * tokens, tokens)["times_plain"]
+    said = reported(FixedPolicy(3, timed_before(times)), 5.0 * tokens, Tally(tokens))["times_plain"]
     assert said == pytest.approx(2.0)
 
 
@@ -67,19 +72,18 @@ def timed(scatter, rows=(1, 4)):
 
 
 def said(policy):
-    for _ in range(ROUNDS):
-        policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], 4 * ROW_MS, 4, t_round=4 * ROW_MS))
-    return reported(policy, ROUNDS * 4 * ROW_MS, 4 * ROUNDS)
+    took = ROUNDS * 4 * ROW_MS
+    return reported(policy, took, verified(3, took))
 
 
-def reported(policy, spent, tokens, away=0.0):
-    """Of an answer of so many tokens, in so many ms behind its prompt."""
+def reported(policy, spent, tally, away=0.0):
+    """Of an answer that took so many ms behind its prompt."""
     timings = {
         "prefill_ms": 5.0,
         "total_ms": 5.0 + spent,
-        "tokens_per_second": 1e3 * tokens / spent,
+        "tokens_per_second": 1e3 * tally.tokens / spent,
     }
-    return AnswerStatistics(Tally(tokens), timings, away, 20, 0).report(policy)
+    return AnswerStatistics(tally, timings, away, 20, 0).report(policy)
 
 
 @pytest.mark.parametrize(("scatter", "known"), [(0.01, True), (0.3, False)])
@@ -102,8 +106,8 @@ def test_nothing_is_claimed_from_counts_that_were_not_timed(rows):
 def test_time_of_the_reader_would_be_plain_decodings_too():
     """A slow terminal slows answers with and without drafts alike."""
     policy = timed(0.0001)
-    policy.counts.add(Outcome([SeqOutcome(0, 0, 0)], ROW_MS, 1, t_round=ROW_MS), rounds=10)
-    said = reported(policy, 1100.0, 10, away=1000.0)["times_plain"]
+    tally = verified(0, 10 * ROW_MS, rounds=10)
+    said = reported(policy, 1100.0, tally, away=1000.0)["times_plain"]
     assert said == pytest.approx(1.0)
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pyspec._lib import check, ffi, lib
 from pyspec.draft.lookup import Drafter, Proposal
-from pyspec.draft.policies import make_policy, parse_length
+from pyspec.draft.policies import parse_length
 from pyspec.draft.simple import FixedPolicy
 from pyspec.draft.types import Outcome, Place
 from pyspec.engine.contexts import Contexts, Layout, Models
@@ -62,7 +62,7 @@ def ask_at_once(
     """Answer prompts of ids together, `most` tokens each, in the slots from `first`; the models are closed behind it."""
     contexts = Contexts(models, 4, n_ctx, layout)
     try:
-        policy = make_policy(parse_length(length))
+        policy = FixedPolicy(parse_length(length).value)
         runs = [
             Run(i, list(prompt), Gate(Strict(), False), n)
             for i, (prompt, n) in enumerate(zip(prompts, most), first)
@@ -129,21 +129,17 @@ class Diary(FixedPolicy):
 
 
 class Scripted(Drafter):
-    """Proposes what `write(tokens, limit)` says, and remembers what it was told."""
+    """Proposes what `write(tokens, limit)` says."""
 
     name = "scripted"
 
     def __init__(self, write: Callable[[Sequence[int], int], Any]) -> None:
         self._write = write
-        self.heard: list[tuple[list[int], int, int]] = []
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Any:
         """What the script says; a list becomes a proposal, anything else goes out as it is."""
         answer = self._write(tokens, limit)
         return Proposal(answer) if isinstance(answer, (list, tuple)) else answer
-
-    def observe(self, seq: int, tokens: Sequence[int], drafted: int, accepted: int) -> None:
-        self.heard.append((list(tokens), drafted, accepted))
 
 
 def foretelling(text: Sequence[int], most: int = 64) -> Scripted:
