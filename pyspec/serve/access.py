@@ -67,10 +67,14 @@ class AccessLog:
         finally:
             entry = {
                 "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-                "client": (scope.get("client") or [None])[0], "method": scope["method"], "path": scope["path"],
-                "status": status, "ms": round(1e3 * (time.perf_counter() - begun), 1), "sent": sent,
+                "client": (scope.get("client") or [None])[0],
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+                "ms": round(1e3 * (time.perf_counter() - begun), 1),
+                "sent": sent,
                 **facts(scope.get(REQUEST)),
-            }  # fmt: skip
+            }
             self._write(entry)
 
 
@@ -94,12 +98,15 @@ def facts(pending: PendingRequest | None) -> dict[str, Any]:
     ended = [choice for choice in pending.choices if choice.result is not None]
     results = [choice.result for choice in ended]
     known: dict[str, Any] = {
-        "id": pending.name, "model": pending.serving.model, "stream": bool(pending.body.stream),
-        "answers": len(pending.answers), "prompt_tokens": pending.prompt_tokens,
+        "id": pending.name,
+        "model": pending.serving.model,
+        "stream": bool(pending.body.stream),
+        "answers": len(pending.answers),
+        "prompt_tokens": pending.prompt_tokens,
         "prompt_kept": sum(result.speculation.get("prompt_kept", 0) for result in results),
         "completion_tokens": sum(result.usage.completion_tokens for result in results),
         "finish_reasons": [result.finish_reason for result in results],
-    }  # fmt: skip
+    }
     if ended:
         known["first_token_ms"] = min(choice.times["first_token_ms"] for choice in ended)
     return known
@@ -180,11 +187,19 @@ class Metrics:
         self._whole = histogram("answer", "Until the last token.")
         now: dict[str, tuple[str, Callable[[], float]]] = {
             "running": ("Answers that run.", lambda: sum(batch.load[0] for batch in batches())),
-            "waiting": ("Answers that wait for a sequence.", lambda: sum(batch.load[1] for batch in batches())),
-            "sequences": ("Answers that may run at once.", lambda: sum(batch.parallel for batch in batches())),
-            "times_plain": ("Times as fast as without drafts by the measured cost curve; 0 where that is not known.",
-                            lambda: max((batch.speed for batch in batches()), default=0.0)),
-        }  # fmt: skip
+            "waiting": (
+                "Answers that wait for a sequence.",
+                lambda: sum(batch.load[1] for batch in batches()),
+            ),
+            "sequences": (
+                "Answers that may run at once.",
+                lambda: sum(batch.parallel for batch in batches()),
+            ),
+            "times_plain": (
+                "Times as fast as without drafts by the measured cost curve; 0 where that is not known.",
+                lambda: max((batch.speed for batch in batches()), default=0.0),
+            ),
+        }
         for name, (text, value) in now.items():
             Gauge(f"pyspec_{name}", text, registry=registry).set_function(value)
 

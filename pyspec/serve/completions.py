@@ -114,9 +114,12 @@ def _usage(pending: PendingRequest) -> dict[str, Any]:
     answer = sum(result.usage.completion_tokens for result in results)
     reasoned = sum(result.reasoned for result in results)
     return {
-        "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer,
-        "prompt_tokens_details": {"cached_tokens": kept}, "completion_tokens_details": {"reasoning_tokens": reasoned},
-    }  # fmt: skip
+        "prompt_tokens": prompt,
+        "completion_tokens": answer,
+        "total_tokens": prompt + answer,
+        "prompt_tokens_details": {"cached_tokens": kept},
+        "completion_tokens_details": {"reasoning_tokens": reasoned},
+    }
 
 
 class LogprobWriter:
@@ -216,16 +219,26 @@ def _end(pending: PendingRequest) -> dict[str, Any]:
     n, read = result.usage.completion_tokens, result.usage.prompt_tokens
     rest = times["total_ms"] - times["first_token_ms"]
     return {
-        "content": "", "stop": True, "model": pending.serving.model, "tokens_predicted": n, "tokens_evaluated": read,
-        "tokens_cached": choice.block.get("prompt_kept", 0), "truncated": result.finish_reason == "context",
-        "stop_type": kind, "stopping_word": result.stop_string or "",
+        "content": "",
+        "stop": True,
+        "model": pending.serving.model,
+        "tokens_predicted": n,
+        "tokens_evaluated": read,
+        "tokens_cached": choice.block.get("prompt_kept", 0),
+        "truncated": result.finish_reason == "context",
+        "stop_type": kind,
+        "stopping_word": result.stop_string or "",
         "timings": {
-            "prompt_n": read, "prompt_ms": times["first_token_ms"], "predicted_n": n, "predicted_ms": rest,
-            "predicted_per_second": times["tokens_per_second"], "draft_n": choice.block.get("verified", 0),
+            "prompt_n": read,
+            "prompt_ms": times["first_token_ms"],
+            "predicted_n": n,
+            "predicted_ms": rest,
+            "predicted_per_second": times["tokens_per_second"],
+            "draft_n": choice.block.get("verified", 0),
             "draft_n_accepted": choice.block.get("accepted", 0),
         },
         "speculation": choice.block,
-    }  # fmt: skip
+    }
 
 
 async def _filling(pending: PendingRequest) -> AsyncIterator[bytes]:

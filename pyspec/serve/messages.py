@@ -222,9 +222,15 @@ def _block(block: AnswerBlock) -> dict[str, Any]:
 
 def _message(pending: PendingRequest, prompt_tokens: int) -> dict[str, Any]:
     return {
-        "id": pending.name, "type": "message", "role": "assistant", "model": pending.serving.model, "content": [],
-        "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
-    }  # fmt: skip
+        "id": pending.name,
+        "type": "message",
+        "role": "assistant",
+        "model": pending.serving.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
+    }
 
 
 def _ended(pending: PendingRequest, result: Result) -> dict[str, Any]:
@@ -237,9 +243,11 @@ def _ended(pending: PendingRequest, result: Result) -> dict[str, Any]:
 def _usage(result: Result) -> dict[str, int]:
     kept = result.speculation.get("prompt_kept", 0)
     return {
-        "input_tokens": result.usage.prompt_tokens - kept, "cache_read_input_tokens": kept,
-        "cache_creation_input_tokens": 0, "output_tokens": result.usage.completion_tokens,
-    }  # fmt: skip
+        "input_tokens": result.usage.prompt_tokens - kept,
+        "cache_read_input_tokens": kept,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": result.usage.completion_tokens,
+    }
 
 
 def whole(pending: PendingRequest) -> dict[str, Any]:

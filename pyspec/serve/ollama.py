@@ -172,10 +172,15 @@ def _end(choice: Choice) -> dict[str, Any]:
     total, first = (int(1e6 * times[name]) for name in ("total_ms", "first_token_ms"))
     reason = "length" if openai_reason(result.finish_reason) == "length" else "stop"
     return {
-        "done_reason": reason, "total_duration": total, "load_duration": 0, "prompt_eval_count": result.usage.prompt_tokens,
-        "prompt_eval_duration": first, "eval_count": result.usage.completion_tokens, "eval_duration": max(0, total - first),
+        "done_reason": reason,
+        "total_duration": total,
+        "load_duration": 0,
+        "prompt_eval_count": result.usage.prompt_tokens,
+        "prompt_eval_duration": first,
+        "eval_count": result.usage.completion_tokens,
+        "eval_duration": max(0, total - first),
         "speculation": choice.block,
-    }  # fmt: skip
+    }
 
 
 def whole(pending: PendingRequest) -> dict[str, Any]:
@@ -236,9 +241,13 @@ def entry(name: str, batch: Batch | None) -> dict[str, Any]:
         return known
     path = Path(batch.target.model_path)
     return {
-        **known, "modified_at": _moment(path.stat().st_mtime), "size": batch.facts["size"],
-        "expires_at": _FOREVER, "size_vram": 0, "context_length": batch.facts["n_ctx"],
-    }  # fmt: skip
+        **known,
+        "modified_at": _moment(path.stat().st_mtime),
+        "size": batch.facts["size"],
+        "expires_at": _FOREVER,
+        "size_vram": 0,
+        "context_length": batch.facts["n_ctx"],
+    }
 
 
 def _details(batch: Batch | None) -> dict[str, Any]:
@@ -246,10 +255,13 @@ def _details(batch: Batch | None) -> dict[str, Any]:
     family = facts.architecture if facts else ""
     n_params = 0 if batch is None else batch.facts["n_params"]
     return {
-        "parent_model": "", "format": "gguf", "family": family, "families": [family] if family else [],
+        "parent_model": "",
+        "format": "gguf",
+        "family": family,
+        "families": [family] if family else [],
         "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.1f}M",
         "quantization_level": facts.type if facts else "",
-    }  # fmt: skip
+    }
 
 
 class ShowBody(msgspec.Struct):
@@ -268,10 +280,13 @@ def describe_model(batch: Batch, _body: ShowBody) -> dict[str, Any]:
     known = {key: _number(v) for key, v in metadata if not key.startswith("tokenizer.chat")}
     sampling = batch.settings.sampling
     return {
-        "modelfile": "", "template": template, "details": _details(batch), "capabilities": can,
+        "modelfile": "",
+        "template": template,
+        "details": _details(batch),
+        "capabilities": can,
         "parameters": f"temperature {sampling.temperature:g}\ntop_k {sampling.top_k}\ntop_p {sampling.top_p:g}",
         "model_info": {**known, "general.parameter_count": batch.facts["n_params"]},
-    }  # fmt: skip
+    }
 
 
 def _number(text: str) -> int | float | str:

@@ -304,15 +304,30 @@ class ResponseWriter:
         """The response's body. choice: the finished answer."""
         pending, body = self._pending, self._body
         made = {
-            "id": pending.name, "object": "response", "created_at": pending.created, "model": pending.serving.model,
-            "status": status, "error": None, "incomplete_details": None, "output": [], "usage": None,
-            "instructions": body.instructions, "max_output_tokens": body.max_output_tokens, "metadata": body.metadata or {},
-            "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})}, "store": False, "user": body.user,
-            "temperature": body.temperature, "top_p": body.top_p, "text": body.text or {"format": {"type": "text"}},
+            "id": pending.name,
+            "object": "response",
+            "created_at": pending.created,
+            "model": pending.serving.model,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "output": [],
+            "usage": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
+            "store": False,
+            "user": body.user,
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "text": body.text or {"format": {"type": "text"}},
             "tools": [tool for tool in body.tools or () if tool.get("type") in KINDS],
-            "tool_choice": body.tool_choice or "auto", "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "previous_response_id": None, "truncation": "disabled",
-        }  # fmt: skip
+            "tool_choice": body.tool_choice or "auto",
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "truncation": "disabled",
+        }
         return made if choice is None else {**made, **self._ended(choice)}
 
     def _ended(self, choice: Choice) -> dict[str, Any]:
@@ -320,15 +335,19 @@ class ResponseWriter:
         cut = openai_reason(result.finish_reason) == "length"
         used, kept = result.usage, result.speculation.get("prompt_kept", 0)
         usage = {
-            "input_tokens": used.prompt_tokens, "input_tokens_details": {"cached_tokens": kept, "cache_write_tokens": 0},
-            "output_tokens": used.completion_tokens, "output_tokens_details": {"reasoning_tokens": result.reasoned},
+            "input_tokens": used.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": kept, "cache_write_tokens": 0},
+            "output_tokens": used.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": result.reasoned},
             "total_tokens": used.total_tokens,
-        }  # fmt: skip
+        }
         return {
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "output": [self._item(block) for block in self._blocks.all], "usage": usage, "speculation": choice.block,
-        }  # fmt: skip
+            "output": [self._item(block) for block in self._blocks.all],
+            "usage": usage,
+            "speculation": choice.block,
+        }
 
     def _tool(self, block: AnswerBlock) -> ClientTool:
         return self._tools.get(block.name) or ClientTool({"name": block.name})
