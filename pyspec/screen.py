@@ -15,7 +15,7 @@ from time import monotonic
 
 import click
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console as RichConsole
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -45,6 +45,13 @@ from pyspec.text.parts import (
 _LONG_PROMPT = 512  # tokens from which progress of reading is worth showing
 LINE_S = 10.0  # seconds between progress lines without a terminal
 _WIDEST = 10_000  # width of a pipe: no line is folded, so that scripts can read it
+
+
+class Console(RichConsole):
+    """Leaves a pipe that closes to the command, where rich's own would exit by 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 class PromptStatus:

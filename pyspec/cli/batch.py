@@ -11,7 +11,6 @@ from time import monotonic
 from typing import Any, Literal
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from pyspec.batch import Batch, Settings
@@ -31,7 +30,7 @@ from pyspec.engine.contexts import MAX_SEQUENCES
 from pyspec.errors import Cancelled
 from pyspec.hub.sources import load_manifest
 from pyspec.machine.files import read_text
-from pyspec.screen import Screen, run_progress
+from pyspec.screen import Console, Screen, run_progress
 from pyspec.serve import served_name
 from pyspec.text.parts import RecordResult, safe
 

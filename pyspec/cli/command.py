@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields, is_dataclass
 from functools import wraps
+from math import isnan
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -52,6 +53,12 @@ class Option(click.Option):
             self.metavar = "N" if isinstance(self.type, type(click.INT)) else "X"
         self.group = group
         self.aliases = frozenset(aliases)
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        found = super().type_cast_value(ctx, value)
+        if isinstance(found, float) and isnan(found):  # which is in every range of click's
+            raise click.BadParameter("nan is not a number", ctx, self)
+        return found
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         shown = copy.copy(self)

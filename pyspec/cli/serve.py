@@ -299,10 +299,10 @@ def serve(
         names = partial(models.names, catalogue=catalogue)
         most = server.models_max or len(models.model)
         others = OtherModels(names, loader.load, most, loader.needs, loader.memory)
+        embedders = loader.embedders()
         _announce(server, serving.model, batch.facts, port)
         if batch.placed:
             tell(batch.placed, err=True)
-        embedders = loader.embedders()
         app = make_app(batch, serving, others if several else None, embedders)
         config = uvicorn.Config(
             app,

@@ -199,6 +199,8 @@ class SpeculativeLlama(Mirror):
         from pyspec.engine.session import Drafts  # noqa: PLC0415 - who only names the class loads no engine
 
         start, own = perf_counter(), {name: given.pop(name) for name in _OF_DRAFTS}
+        if given["wait"] is None:
+            raise OptionError("wait is None", "use True, False or a number of seconds")
         check_ranges({"wait": given["wait"]})
         drafts = Drafts(own)
         self.verification, self.noise = own["verification"], own["sampling"]

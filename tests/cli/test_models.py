@@ -3,7 +3,10 @@
 import ast
 import json
 import logging
+import os
 import shlex
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +26,17 @@ def shop(tmp_path, monkeypatch):
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))  # other programs' models stay out
     return open_shop(tmp_path / "shop", tiny_llama().build(), monkeypatch)
+
+
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize("words", [["models", "list"], ["info"]])
+def test_a_closed_pipe_ends_a_listing_like_an_answer(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        line = [sys.executable, "-m", "pyspec", *words]
+        done = subprocess.run(line, stdout=pipe, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.usefixtures("shop")

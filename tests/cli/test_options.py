@@ -7,6 +7,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -38,6 +39,22 @@ def refused(capsys):
         return capsys.readouterr().err
 
     return refused_
+
+
+NUMBERS = [
+    option
+    for each in (generate, chat, batch, serve, measure)
+    for option in each.params
+    if isinstance(option.type, type(click.FLOAT))
+]
+"""All options that take a number that need not be whole."""
+
+
+@pytest.mark.parametrize("option", NUMBERS, ids=lambda option: option.opts[0])
+def test_nan_is_no_number(option):
+    """Not even in a range of click's, which has no bound that it would exceed."""
+    with pytest.raises(click.BadParameter, match="nan"):
+        option.type_cast_value(click.Context(generate), "nan")
 
 
 @pytest.mark.parametrize(("line", "name", "value"), [

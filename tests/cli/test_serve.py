@@ -125,6 +125,7 @@ def limit():
     ("--alias gpt-5 -m {second} --models-max 2", {}, 2, "--alias"), ("--models-memory 1", {}, 2, "for several models"),
     ("-m {second} -m {empty}/{second.name}", {}, 2, "of one file name"),
     ("-m {second} --models-memory 0.0001", {}, 1, "GB and models may take 0.0001"),
+    ("--embed {empty}", {}, 1, "not a GGUF"),
     # which only Linux keeps to; it said ok, and answered each request with 500
     pytest.param("-c 60000 --parallel 64", {"before": limit}, 1, "no memory for a context", marks=linux),
 ])  # fmt: skip

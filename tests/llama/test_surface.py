@@ -203,7 +203,7 @@ def test_threads_wait_their_turn(open_llama, tiny_ascii, stream):
         assert list(pool.map(work, calls)) == wanted
 
 
-@pytest.mark.parametrize("wait", [-1, float("nan"), float("inf")])
+@pytest.mark.parametrize("wait", [-1, float("nan"), float("inf"), None])
 def test_bad_waits_are_refused(open_llama, tiny_ascii, wait):
     with pytest.raises(OptionError, match="wait"):
         open_llama(tiny_ascii, wait=wait)
