@@ -54,8 +54,8 @@ def _same(self: Calibration) -> Any:
     return both, both
 
 
-def _own(self: RowTimes, keys: Sequence[int]) -> Any:
-    return np.array([self._factors.get(key, 1.0) for key in keys])
+def _own(self: RowTimes, key: int) -> float:
+    return self._factors.get(key, 1.0)
 
 
 def _alone(survival: Sequence[Sequence[float]], target: Sequence[float], price: float) -> list[int]:
@@ -83,7 +83,7 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     "markup": [(goodput, "_MARKUP", 0.0)],  # markup of a ms of drafting
     "batch": [(goodput, "allocate", _alone)],  # sequences share the rows of a decode
     # what rows cost
-    "neighbours": [(RowTimes, "_interpolated", _own)],  # a count not timed is like its neighbours
+    "neighbours": [(RowTimes, "_factor", _own)],  # a count not timed is like its neighbours
     "stalls": [(RowTimes, "_set_aside", lambda *_: False)],  # stalls are not believed
     "depth": [(RowTimes, "_around", lambda self, _: (self._bases[0], self._bases[0], 0.0))],  # depth of the context
     # what is accepted

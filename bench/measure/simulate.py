@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from pyspec.draft.costs import OWN_MAX, SURE, CostCurve, KeptTime, RowTimes, expand, extended
 from pyspec.draft.simple import LengthPolicy
@@ -123,9 +122,7 @@ class Times:
 
     def __call__(self, rows: int) -> float:
         """The time of this many rows; 0 for none."""
-        if rows < len(self.table):
-            return self.table[rows]
-        return float(extended(np.asarray(self.table), rows)[rows])
+        return extended(self.table, rows)
 
 
 class Costs(NamedTuple):

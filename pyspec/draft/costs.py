@@ -6,13 +6,12 @@ A curve has steps and is not monotone (kernels work in tiles of rows), so nothin
 
 T0 is the curve that was assumed before: of a target, as a rule, its rows as this machine timed them. `scale` is how slow the
 machine is now. factor(n) is how much dearer than assumed n rows are beside one, so factor(1) is 1. A count that was not observed
-lies between its neighbours. `scale` is learned in all rounds, so the times of all counts follow the machine, also those not in
-use.
+lies between its neighbours. `scale` is learned in all rounds, so the times of all counts follow the machine, used or not.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyspec.draft.types import Floats, Outcome
+from pyspec.draft.types import Outcome
 from pyspec.errors import OptionError
 
 N_MAX = 64
@@ -70,10 +69,11 @@ class RowTimes:
 
     def __init__(self, bases: Mapping[int, Sequence[float]]) -> None:
         self._depths = sorted(bases)
-        self._bases: list[Floats] = [np.asarray(bases[d], dtype=np.float64) for d in self._depths]
+        self._bases = [bases[depth] for depth in self._depths]
         self.scale = 1.0
         self._factors = {1: 1.0}
-        """What was learned, by `_key`."""
+        """What was learned, by `_key`; `_known` has the keys in order."""
+        self._known = [1]
         self._count: dict[int, int] = {}
         self._begun: dict[int, int] = {}
         self._off: dict[int, float] = {}
@@ -105,8 +105,8 @@ class RowTimes:
         """Learn from a decode, or the mean of several. Impossible times are ignored; stalls, too, until they become the rule."""
         if not (rows >= 1 and 1e-4 < ms < 1e7):
             return
-        key, base = _key(rows), self._base(depth, rows)
-        expected = float(base[rows]) * self._factor(key)
+        key = _key(rows)
+        expected = self._base(depth, rows) * self._factor(key)
         if self._set_aside(rows, ms / (self.scale * expected)):
             return
         count = self._count[key] = self._count.get(key, 0) + 1
@@ -118,7 +118,7 @@ class RowTimes:
         if rows == 1 or count > SURE:
             self.scale *= 1.0 + (max(0.1, 1.0 / count) if rows == 1 else 0.05) * (found - 1.0)
         if rows > 1:
-            self._learn_factor(rows, base, ms / self.scale, max(0.1, 1.0 / count))
+            self._learn_factor(rows, depth, ms / self.scale, max(0.1, 1.0 / count))
         self._waiting += 1
         if self._table and (count <= SURE or self._waiting >= _REBUILD):
             self._build(len(self._table) - 1)
@@ -143,16 +143,19 @@ class RowTimes:
         self._surprises[0] = 0
         return False
 
-    def _learn_factor(self, rows: int, base: Floats, ms: float, weight: float) -> None:
-        """Learn from the time that n rows take at the assumed speed. base: T0 of 0..rows rows.
+    def _learn_factor(self, rows: int, depth: int, ms: float, weight: float) -> None:
+        """Learn from the time that n rows take at the assumed speed.
 
         The first time (of weight 1) replaces what was believed: any rest of that would later be taken for the machine's speed.
         Rows may be decoded one by one, so they cost no more than that. Without a limit a stall may be believed, and the next time
         without one as a machine that is as many times faster.
         """
-        found = min(max(ms, base[1]), _DEAREST * rows * base[1]) / base[rows]
-        before = self._factor(_key(rows))
-        self._factors[_key(rows)] = float(before + weight * (found - before))
+        key, one = _key(rows), self._base(depth, 1)
+        found = min(max(ms, one), _DEAREST * rows * one) / self._base(depth, rows)
+        before = self._factor(key)
+        if key not in self._factors:
+            insort(self._known, key)
+        self._factors[key] = before + weight * (found - before)
 
     def renew(self) -> None:
         """Treat what was learned as a guess, which the next observation of each count replaces."""
@@ -185,24 +188,24 @@ class RowTimes:
 
     def _ms(self, rows: int) -> float:
         """The module's formula, without context."""
-        return self.scale * float(self._base(0, rows)[rows]) * self._factor(_key(rows))
+        return self.scale * self._base(0, rows) * self._factor(_key(rows))
 
     def _factor(self, key: int) -> float:
         """The factor of a count, its own or one between its neighbours'."""
-        return self._factors.get(key) or float(self._interpolated([key])[0])
+        if key in self._factors:
+            return self._factors[key]
+        i = bisect_left(self._known, key)
+        low, high = self._known[max(0, i - 1)], self._known[min(i, len(self._known) - 1)]
+        share = (key - low) / (high - low) if high > low else 0.0
+        return self._factors[low] + share * (self._factors[high] - self._factors[low])
 
-    def _interpolated(self, keys: Sequence[int]) -> Floats:
-        known = sorted(self._factors)
-        found: Floats = np.interp(keys, known, [self._factors[key] for key in known])
-        return found
-
-    def _base(self, depth: int, rows: int) -> Floats:
-        """T0 of 0..rows rows at this depth of the context."""
+    def _base(self, depth: int, rows: int) -> float:
+        """T0 of so many rows at this depth of the context."""
         low, high, weight = self._around(depth)
-        found: Floats = extended(low, rows)
+        found = extended(low, rows)
         return found if low is high else found + weight * (extended(high, rows) - found)
 
-    def _around(self, depth: int) -> tuple[Floats, Floats, float]:
+    def _around(self, depth: int) -> tuple[Sequence[float], Sequence[float], float]:
         """T0 on both sides of a depth, and how far it lies from the first to the second."""
         if len(self._depths) == 1 or depth <= self._depths[0]:
             return self._bases[0], self._bases[0], 0.0
@@ -212,9 +215,9 @@ class RowTimes:
 
     def _build(self, rows: int) -> None:
         self._waiting = 0
-        keys = _keys(rows)
-        factors = self._interpolated(range(keys[-1] + 1))[keys]
-        self._table = (self.scale * factors * self._base(self._step * _DEPTH_STEP, rows)).tolist()
+        keys, depth = _keys(rows), self._step * _DEPTH_STEP
+        factors = {key: self.scale * self._factor(key) for key in {*keys}}
+        self._table = [factors[key] * self._base(depth, n) for n, key in enumerate(keys)]
 
 
 def _key(rows: int) -> int:
@@ -237,19 +240,17 @@ def expand(points: Mapping[int, float]) -> list[float]:
     if not known or known[0][0] < 1 or not all(0.0 < t < 1e9 for _, t in known):
         raise OptionError("a cost curve needs positive, finite times for one or more rows")
     rows, times = zip(*known, strict=True)
-    inside = np.array([0.0, *np.interp(range(1, rows[-1] + 1), rows, times)])
-    out: list[float] = extended(inside, N_MAX).tolist()
-    return out
+    inside = [0.0, *np.interp(range(1, rows[-1] + 1), rows, times).tolist()]
+    return [extended(inside, n) for n in range(N_MAX + 1)]
 
 
-def extended(base: Floats, rows: int) -> Floats:
-    """A curve of 0..rows rows: beyond its end it has the slope of its upper half, so no single step is taken for a trend."""
+def extended(base: Sequence[float], rows: int) -> float:
+    """The time of so many rows. Beyond its end a curve has the slope of its upper half: no single step is taken for a trend."""
     last = len(base) - 1
     if rows <= last:
-        return base[: rows + 1]
+        return base[rows]
     half = last // 2
-    slope = max(0.0, base[last] - base[half]) / (last - half)
-    return np.append(base, base[last] + slope * np.arange(1, rows - last + 1))
+    return base[last] + (rows - last) * max(0.0, base[last] - base[half]) / (last - half)
 
 
 class CostCurve:
