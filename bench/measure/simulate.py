@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from pyspec.draft.costs import OWN_MAX, SURE, CostCurve, KeptTime, RowTimes, expand, extended
-from pyspec.draft.simple import LengthPolicy
+from pyspec.draft.simple import LengthPolicy, PlainRound
 from pyspec.draft.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome, table_bin
 from pyspec.errors import InputError
 from pyspec.machine.files import read_named
@@ -296,10 +296,11 @@ class Player:
         if aside:
             out.t_round = out.t_verify + out.t_draft + out.t_companion + aside
         self.rounds += 1
-        if drew:
+        if out.draft_steps or any(used):
             self.policy.observe(out)
         else:
-            self.policy.watch(len(live), out.t_verify, out.t_round or out.t_verify, depth)
+            plain = PlainRound(len(live), out.t_verify, out.t_round or out.t_verify, depth)
+            self.policy.watch(plain, out.seqs)
 
     def _draft(self, live: Sequence[Position], plan: Plan, out: Outcome) -> bool:
         """Set the side models' times, which draft for all sequences in step; returns whether the companion scored."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from copy import copy
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from pyspec.draft.acceptance import Acceptance, Calibration, LookupEstimator
 from pyspec.draft.costs import CostCurve, RowTimes
-from pyspec.draft.simple import LengthPolicy, PlainRound, clean_times
+from pyspec.draft.simple import WATCHED, LengthPolicy, PlainRound, clean_times
 from pyspec.draft.stopping import (
     Forecast,
     allocate,
@@ -22,7 +23,7 @@ from pyspec.draft.stopping import (
     survivals,
 )
 from pyspec.draft.switch import SwitchState, UseSwitch
-from pyspec.draft.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan
+from pyspec.draft.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome
 from pyspec.errors import OptionError
 
 _REFRESH = 128  # lessons that tables outlast: what they are made from changes slowly
@@ -155,17 +156,23 @@ class GoodputPolicy(LengthPolicy):
         if not self._planned:  # the loop did not call `plan`
             self._read_costs(len(outcome.seqs), outcome.depth)
         self.curve.observe(outcome)
-        for seq in outcome.seqs:
-            if seq.seq in self._pending:
-                learn(self.learned_of([seq.seq]), self._pending[seq.seq], seq)
+        self._learn_acceptance(outcome.seqs)
         self._learn_gains(outcome)
         self._forget_round()
         self._count_lesson()
 
-    def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:
-        """Take note of a round without drafts, and add to the credit of trials."""
-        super().watch(n_seq, t_verify, t_round, depth)
-        self._earn(n_seq, 1.0)
+    def watch(self, seen: PlainRound, seqs: Sequence[SeqOutcome] = ()) -> None:
+        """Take note of a round in which nothing was verified, and add to the credit of trials."""
+        super().watch(seen)
+        self._earn(seen.n_seq, 1.0)
+        if self._pending:
+            self._learn_acceptance(seqs)
+            self._forget_round()
+
+    def _learn_acceptance(self, seqs: Sequence[SeqOutcome]) -> None:
+        for seq in seqs:
+            if seq.seq in self._pending:
+                learn(self.learned_of([seq.seq]), self._pending[seq.seq], seq)
 
     def renew_costs(self) -> None:
         """Treat learned times as guesses, and rebuild the tables in the next round."""
@@ -232,7 +239,7 @@ class GoodputPolicy(LengthPolicy):
             return False
         if not self._auto:
             return True
-        cost = self._catching_up(self.curve.draft, place.lag)
+        cost = partial(self._catching_up, self.curve.draft, place.lag)
         return self._switch.on(place.seq, self._table.gain, cost, self._left(place))
 
     def _scouts(self, drafting: list[Place]) -> list[Place]:
@@ -263,7 +270,8 @@ class GoodputPolicy(LengthPolicy):
             return self._companion
         left = min(float(max([place.left for place in places])), self._usual)
         unread = max([place.companion_lag for place in places])
-        return self._scoring.on(0, 0.0, self._catching_up(self.curve.companion, unread), left)
+        cost = partial(self._catching_up, self.curve.companion, unread)
+        return self._scoring.on(0, 0.0, cost, left)
 
     def _lengths(self, chains: list[list[float]]) -> list[int]:
         price = self._table.markup * self._price
@@ -347,5 +355,6 @@ class GoodputPolicy(LengthPolicy):
         for size, state in seen.switches.items():
             self._drafting[size].seen = copy(state)
             self._lessons += round(state.count)
-        self._keep_tables()
         self._usual = seen.usual
+        self._lessons += round(seen.usual / WATCHED)  # of one answer at least
+        self._keep_tables()

@@ -37,8 +37,6 @@ def parse_length(text: str) -> Length:
     raise OptionError(f"unknown draft length {str(text)[:40]!r}", hint)
 
 
-_STRICT = Strict()
-
 Kind = tuple[Verification, Draw]
 """How a sequence's tokens are verified and drawn: what a draft is worth depends on both."""
 
@@ -61,7 +59,7 @@ class Policies:
         learned: Acceptance,
         *,
         companion: bool,
-        rule: Verification = _STRICT,
+        rule: Verification = Strict(),  # noqa: B008 - frozen
         draw: Draw = "greedy",
         taught: Mapping[str, Experience] = MappingProxyType({}),
     ) -> None:

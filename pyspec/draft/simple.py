@@ -13,38 +13,18 @@ from pyspec.draft.costs import CostCurve
 from pyspec.draft.types import Draft, Outcome, Place, Plan, SeqOutcome
 
 _MS_MAX = 1e7
-_WATCHED = 8  # rounds without drafts that are learned from at once
-_ASIDES = 9  # rounds whose times outside decodes are kept
+WATCHED = 8  # rounds without drafts that are learned from at once
+_ASIDES = 9  # means of times outside decodes that are kept
 _COLD = 3  # rounds before their times are believed
 
 
 class PlainRound(NamedTuple):
-    """A round without drafts, times in ms; see `Outcome`."""
+    """A round without drafts, times in ms; see `Outcome`. t_round: from the decode on, since what comes before is for drafts."""
 
     n_seq: int
     t_verify: float
     t_round: float
     depth: int
-
-
-class Aside:
-    """Milliseconds that rounds of one kind take outside their decodes: the shortest of the last few.
-
-    The first rounds run code and touch memory that no cache holds yet, and take several times as long as later ones, so the first
-    two are not believed. Other work on the machine only makes a round longer, so the shortest is the best estimate.
-    """
-
-    def __init__(self) -> None:
-        self._last: deque[float] = deque(maxlen=_ASIDES)
-        self._rounds = 0
-        self.ms = 0.0
-
-    def add(self, ms: float, rounds: int = 1) -> None:
-        """Add a round, or the mean of several."""
-        self._last.append(ms)
-        self._rounds += rounds
-        if self._rounds >= _COLD:
-            self.ms = min(self._last)
 
 
 class LengthPolicy(ABC):
@@ -61,8 +41,16 @@ class LengthPolicy(ABC):
         self.learned = learned or Acceptance()
         self.others: Callable[[int], Acceptance | None] = lambda _seq: None
         self._plain: list[PlainRound] = []
-        self.plain_aside = Aside()
-        """Time outside decodes in rounds without drafts."""
+        self._asides: deque[float] = deque(maxlen=_ASIDES)
+        self._n_plain = 0  # rounds without drafts
+
+    @property
+    def plain_aside(self) -> float:
+        """Milliseconds that a round without drafts takes outside its decode: the shortest of the last few means.
+
+        Other work on the machine only makes a round longer. The first two run code that no cache holds yet, and are not believed.
+        """
+        return min(self._asides) if self._n_plain >= _COLD else 0.0
 
     def learned_of(self, seqs: Sequence[int]) -> Acceptance:
         """What was learned of sequences drawn the way these are; `learned` where they are drawn in several ways."""
@@ -84,15 +72,15 @@ class LengthPolicy(ABC):
             clean_times(outcome)
             self.curve.observe(outcome)
 
-    def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:
-        """Take note of a round without drafts; called instead of `choose` and `observe`.
+    def watch(self, seen: PlainRound, seqs: Sequence[SeqOutcome] = ()) -> None:
+        """Take note of a round in which nothing was verified and no model drafted; called instead of `observe`.
 
-        Several are learned from at once, since Python's time for learning counts too.
+        Several are learned from at once, since Python's time counts too. seqs: what would have become of drafts by lookup.
         """
-        if self._plain and self._plain[0].n_seq != n_seq:
+        if self._plain and self._plain[0].n_seq != seen.n_seq:
             self.catch_up()
-        self._plain.append(PlainRound(n_seq, t_verify, t_round, depth))
-        if len(self._plain) >= _WATCHED:
+        self._plain.append(seen)
+        if len(self._plain) >= WATCHED:
             self.catch_up()
 
     def catch_up(self) -> None:
@@ -109,7 +97,8 @@ class LengthPolicy(ABC):
         mean = Outcome(seqs, t_verify, n_seq, t_round=t_round, depth=depth)
         clean_times(mean)
         self.curve.observe(mean)
-        self.plain_aside.add(mean.aside, len(seen))
+        self._asides.append(mean.aside)
+        self._n_plain += len(seen)
 
     def renew_costs(self) -> None:
         """Treat the learned decode times as guesses: the number of threads has changed."""

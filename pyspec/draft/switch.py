@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from msgspec.structs import astuple
 
@@ -62,29 +64,30 @@ class UseSwitch:
         gain = max(0.0, self.gain(expected))
         return gain / max(self._pace(gain), 1.0 + gain)
 
-    def on(self, seq: int, expected: float, cost: float, left: float) -> bool:
+    def on(self, seq: int, expected: float, cost: Callable[[], float], left: float) -> bool:
         """Whether to use the model.
 
         Args:
             seq: the sequence's number.
             expected: gain per round expected from other sources than observed rounds.
-            cost: tokens that catching up costs.
+            cost: returns the tokens that catching up costs; not asked in most rounds without the model.
             left: tokens that the sequence may still have.
         """
         gain = self.gain(expected)
-        if gain > _LEAST and gain * left / self._pace(gain) > cost:  # it pays
+        if gain > _LEAST and gain * left / self._pace(gain) > cost():  # it pays
             return True
         if self._trial.get(seq, 0) > 0:  # a trial goes on
             self._trial[seq] -= 1
             return True
-        if not self._spend(cost + _TRIAL * max(0.0, _LEAST - gain), left):
+        if not self._spend(_TRIAL * max(0.0, _LEAST - gain), cost, left):
             return False
         self._trial[seq] = _TRIAL - 1
         return True
 
-    def _spend(self, loss: float, left: float) -> bool:
-        """Whether the credit pays for a trial that may lose this many tokens; if so the credit is spent."""
-        if loss > min(self._credit, left):
+    def _spend(self, loss: float, cost: Callable[[], float], left: float) -> bool:
+        """Whether the credit pays for a trial that may lose this many tokens and the cost; if so the credit is spent."""
+        credit = min(self._credit, left)
+        if loss > credit or loss + cost() > credit:
             return False
         self._credit = 0.0
         return True

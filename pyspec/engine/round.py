@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspec._lib import ffi, lib
 from pyspec.draft.lookup import NOTHING, Drafter, Proposal
-from pyspec.draft.simple import LengthPolicy
+from pyspec.draft.simple import LengthPolicy, PlainRound
 from pyspec.draft.types import LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome
 from pyspec.engine.handle import Engine, Gate, Role, draft_of, emitted
 from pyspec.engine.statistics import Tally
@@ -198,14 +198,15 @@ class Loop:
             if by_grammar:
                 run.tally.forced += seen.n_accepted
             seqs.append(SeqOutcome(run.seq, 0, 0) if by_grammar else seen)
-        t_round = 1e3 * (perf_counter() - start)
-        if outcome is not None:
-            outcome.seqs, outcome.t_verify, outcome.t_round = seqs, t_verify, t_round
+        end, depth = perf_counter(), max([place.depth for place in places])
+        if outcome is not None and (outcome.draft_steps or any(lengths)):
+            outcome.seqs, outcome.t_verify, outcome.depth = seqs, t_verify, depth
+            outcome.t_round = 1e3 * (end - start)
             outcome.verify_rows = len(runs) + sum(lengths) + _read(runs, fills)
-            outcome.depth = max([place.depth for place in places])
             policy.observe(outcome)
         elif not any(forced) and not _read(runs, fills):  # else its time is not that of plain rows
-            policy.watch(len(runs), t_verify, t_round, max([len(run.tokens) for run in runs]))
+            plain = PlainRound(len(runs), t_verify, 1e3 * (end - before), depth)
+            policy.watch(plain, seqs)
         return steps
 
     # -- draft ---------------------------------------------------------------------------------------------------------

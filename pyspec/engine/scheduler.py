@@ -298,7 +298,7 @@ class Scheduler:
         depth = max(len(answer.run.tokens) for answer in answers)
         target = policy.curve.target
         plain = plain_decode(target, len(answers), [depth], {rows: 1}, decode_ms)
-        return None if plain is None else plain._replace(ms=plain.ms + policy.plain_aside.ms)
+        return None if plain is None else plain._replace(ms=plain.ms + policy.plain_aside)
 
     def _finish(self, answer: Answer) -> RecordResult:
         error = answer.error

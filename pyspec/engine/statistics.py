@@ -109,7 +109,7 @@ class AnswerStatistics:
         verifies = {n + 1: count for n, count in tally.rounds_by_length.items()}
         plain = plain_decode(policy.curve.target, 1, ends, verifies, tally.target_ms)
         if plain is not None and tally.tokens:
-            ms = tally.tokens * (plain.ms + policy.plain_aside.ms) + self.away_ms
+            ms = tally.tokens * (plain.ms + policy.plain_aside) + self.away_ms
             tally.add_times(ms, timings["total_ms"] - timings["prefill_ms"], plain.error)
         told = {name: round(number, 2) for name, number in timings.items()}
         return speculation_report(tally, (self.prompt_tokens, self.prompt_kept), told)

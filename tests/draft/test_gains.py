@@ -9,6 +9,7 @@ from pyspec.draft import goodput
 from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import ROWS, CostCurve, expand
 from pyspec.draft.goodput import GoodputPolicy
+from pyspec.draft.simple import PlainRound
 from pyspec.draft.stopping import draft_floors, forecast, learn
 from pyspec.draft.switch import UseSwitch
 from pyspec.draft.types import LOOKUP, MODEL, Draft, Outcome, Place, SeqOutcome
@@ -154,8 +155,8 @@ class Recorder(UseSwitch):
         super().__init__()
         self.asked: list[tuple[float, ...]] = []
 
-    def on(self, seq, *asked):
-        self.asked.append(asked)
+    def on(self, seq, expected, cost, left):
+        self.asked.append((expected, cost(), left))
         return False
 
 
@@ -175,7 +176,7 @@ def test_a_companion_saves_up_for_trials_too():
     """Where it is not used, tokens go on to its credit."""
     policy = measured(companion=True)
     for _ in range(80):
-        policy.watch(1, 10.0, 10.0, 50)
+        policy.watch(PlainRound(1, 10.0, 10.0, 50))
     assert policy._scoring._credit == pytest.approx(policy._drafting[0]._credit)
     assert policy._scoring._credit > 0.0
 
@@ -323,3 +324,18 @@ def test_what_the_companion_reads_is_what_the_longest_unread_text_has():
         policy._scoring.used(0.5, 3.0)
     places = [Place(0, 16, 0, 60, 50), Place(1, 16, 0, 60, 50, companion_lag=30_000)]
     assert not policy.plan(places).use_companion
+
+
+def test_a_draft_by_lookup_that_is_not_verified_teaches_what_became_of_its_first_token():
+    """Its round is one without drafts, and leaves a row's time to be learned with others."""
+    policy = measured()
+    for _ in range(60):
+        policy.learned.lookup.update(2, [False])
+    policy.plan([Place(0, 16, 0, 200, 50)])
+    assert policy.choose([Draft(0, 4, source=LOOKUP, match_length=2)]) == [0]
+    before = policy.learned.lookup.predict(2, 1)
+    policy.watch(PlainRound(1, 10.0, 10.1, 50), [SeqOutcome(0, 0, 0, next_match=False)])
+    assert policy.learned.lookup.predict(2, 1) < before
+    assert policy.curve.target.count(1) == 0
+    policy.catch_up()
+    assert policy.curve.target.count(1) == 1

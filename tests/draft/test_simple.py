@@ -6,7 +6,7 @@ from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.draft.policies import Length, Policies, parse_length
-from pyspec.draft.simple import Aside, FixedPolicy
+from pyspec.draft.simple import FixedPolicy, PlainRound
 from pyspec.draft.types import Draft, Place
 from pyspec.errors import OptionError
 
@@ -56,13 +56,14 @@ def test_companion_always_drafts_and_auto_waits():
     ((0.1, 0.1, 0.1, *[0.6] * 9), 0.6), # all rounds do
 ])  # fmt: skip
 def test_what_works_beside_is_left_out(rounds, believed):
-    aside = Aside()
+    policy = FixedPolicy(0)
     for ms in rounds:
-        aside.add(ms)
-    assert aside.ms == believed
+        policy.learn_plain([PlainRound(1, 10.0, 10.0 + ms, 5)])
+    assert policy.plain_aside == pytest.approx(believed)
 
 
 def test_a_mean_of_several_rounds_is_believed_at_once():
-    aside = Aside()
-    aside.add(0.4, rounds=8)
-    assert aside.ms == 0.4
+    policy = FixedPolicy(0)
+    for _ in range(8):
+        policy.watch(PlainRound(1, 10.0, 10.4, 5))
+    assert policy.plain_aside == pytest.approx(0.4)

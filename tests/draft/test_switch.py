@@ -7,11 +7,15 @@ from hypothesis import strategies as st
 from pyspec.draft.switch import UseSwitch
 
 
+def on(switch, seq, expected, cost, left):
+    return switch.on(seq, expected, lambda: cost, left)
+
+
 def play(switch, gain, rounds):
     """(uses, tokens lost) over rounds of one text in which each use gains the same."""
     uses = 0
     for _ in range(rounds):
-        if switch.on(0, 0.0, 0.0, 200.0):
+        if on(switch, 0, 0.0, 0.0, 200.0):
             uses += 1
             switch.used(gain)
         switch.earn(1.0)
@@ -25,7 +29,7 @@ def test_a_use_that_never_pays_is_switched_off_also_for_a_new_text():
     switch = UseSwitch()
     play(switch, -0.5, 300)
     switch.begin(0)
-    assert not switch.on(0, 0.0, 2.0, 200.0)
+    assert not on(switch, 0, 0.0, 2.0, 200.0)
 
 
 def test_trials_go_on_and_find_a_change():
@@ -39,8 +43,8 @@ def test_a_cost_is_weighed_against_what_is_left():
     """Reading a long prompt pays for a long answer and not for a short one, however well drafts do."""
     switch = UseSwitch()
     play(switch, 0.5, 50)
-    assert switch.on(1, 0.5, cost=20.0, left=256.0)
-    assert not switch.on(1, 0.5, cost=20.0, left=30.0)
+    assert on(switch, 1, 0.5, 20.0, 256.0)
+    assert not on(switch, 1, 0.5, 20.0, 30.0)
 
 
 def test_rounds_of_many_tokens_are_few():
@@ -48,8 +52,8 @@ def test_rounds_of_many_tokens_are_few():
     switch = UseSwitch()
     for _ in range(100):
         switch.used(2.0, 6.0)
-    assert switch.on(0, 2.0, cost=60.0, left=200.0)
-    assert not switch.on(1, 2.0, cost=80.0, left=200.0)
+    assert on(switch, 0, 2.0, 60.0, 200.0)
+    assert not on(switch, 1, 2.0, 80.0, 200.0)
 
 
 def test_a_bad_minute_ends_no_good_use_and_a_change_does():
@@ -72,14 +76,14 @@ def test_a_trial_costs_little_however_much_was_saved(cost, left, tried):
     """And no more than is left: catching up, and 1.1 tokens in each of six rounds."""
     switch = UseSwitch()
     switch.earn(1e6)
-    assert switch.on(0, -1.0, cost, left) is tried
+    assert on(switch, 0, -1.0, cost, left) is tried
 
 
 def test_a_trial_that_loses_ends_after_six_rounds():
     switch = UseSwitch()
     switch.earn(4000.0)
     uses = 0
-    while switch.on(0, -0.5, 0.0, 400.0):
+    while on(switch, 0, -0.5, 0.0, 400.0):
         switch.used(-0.5)
         uses += 1
     assert 5 <= uses <= 7
@@ -89,9 +93,9 @@ def test_with_an_answer_s_end_its_trial_ends():
     for ended, goes_on in ((0, False), (1, True)):
         switch = UseSwitch()
         switch.earn(4000.0)
-        assert switch.on(0, -0.5, 1.0, 400.0)
+        assert on(switch, 0, -0.5, 1.0, 400.0)
         switch.begin(ended)
-        assert switch.on(0, -0.5, 1.0, 400.0) is goes_on
+        assert on(switch, 0, -0.5, 1.0, 400.0) is goes_on
 
 
 @given(
@@ -106,5 +110,5 @@ def test_what_is_gained_of_the_tokens_is_a_share(rounds, expected):
 
 def test_a_gain_within_what_rounds_cost_beside_the_curve_is_left():
     switch = UseSwitch()
-    assert not switch.on(0, 0.09, 0.5, 200.0)
-    assert switch.on(0, 0.11, 0.5, 200.0)
+    assert not on(switch, 0, 0.09, 0.5, 200.0)
+    assert on(switch, 0, 0.11, 0.5, 200.0)

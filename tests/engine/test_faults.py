@@ -56,7 +56,7 @@ def test_drafter_that_fails_now_and_then_serves_in_between(open_llama, tiny_targ
 
 def test_drafter_that_cannot_hear_is_left_alone(open_llama, tiny_target, reference, caplog):
     drafter = foretelling([*PROMPT, *reference])
-    drafter.observe = raising
+    drafter.end = raising
     with caplog.at_level(logging.WARNING, "pyspec"):
         assert ask(open_llama(tiny_target, draft=drafter), PROMPT).ids == reference
     assert len(caplog.records) == 1

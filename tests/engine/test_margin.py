@@ -97,8 +97,8 @@ class _LeftOut(FixedPolicy):
         self._round += 1
         return [draft.n * (self._round % 2) for draft in drafts]
 
-    def observe(self, outcome):
-        self.said += [seq.next_match for seq in outcome.seqs if not seq.n_verified]
+    def watch(self, seen, seqs=()):
+        self.said += [seq.next_match for seq in seqs]
 
 
 @pytest.mark.parametrize(("rule", "word"), [(Strict(), False), (WIDE, True)])

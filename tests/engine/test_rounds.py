@@ -4,10 +4,11 @@ from contextlib import closing
 
 import pytest
 from helpers import tiny
-from helpers.answers import CELLS, GREEDY, Diary, ask, ask_at_once, counters, foretelling
+from helpers.answers import CELLS, GREEDY, Diary, Scripted, ask, ask_at_once, counters, foretelling
 
 from pyspec import Speculation
 from pyspec.draft.types import Plan
+from pyspec.engine import round as round_
 from pyspec.engine.contexts import Contexts, Models
 from pyspec.engine.handle import Gate
 from pyspec.engine.round import Run
@@ -171,9 +172,27 @@ def test_where_nothing_can_be_drafted_the_policy_is_not_asked(
     assert [token.id for step in steps for token in step.tokens] == reference
     assert (policy.places, len(policy.rounds)) == ([], 40)
     assert all(
-        n_seq == 1 and 0.0 < t_verify < t_round and depth > len(PROMPT)
-        for n_seq, t_verify, t_round, depth in policy.rounds
+        n_seq == 1 and 0.0 < t_verify < t_round and depth >= len(PROMPT)
+        for (n_seq, t_verify, t_round, depth), _ in policy.rounds
     )
+
+
+def test_what_drafts_take_before_a_decode_is_no_time_of_a_plain_round(
+    open_llama, tiny_target, monkeypatch
+):
+    """By a clock that goes only while something is proposed: plain decoding would not ask."""
+    now = [0.0]
+    monkeypatch.setattr(round_, "perf_counter", lambda: now[0])
+
+    def write(*_):
+        now[0] += 1.0
+        return ()
+
+    policy = Diary(4)
+    llm = open_llama(tiny_target, draft=Scripted(write))
+    list(llm.steps(PROMPT, GREEDY, max_tokens=10, policy=policy))
+    assert now[0] > 0.0
+    assert {seen.t_round for seen, _ in policy.rounds} == {0.0}
 
 
 # -- at the edges ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 
 from pyspec.draft.costs import SURE, CostCurve, KeptTime
-from pyspec.draft.simple import FixedPolicy
+from pyspec.draft.simple import FixedPolicy, PlainRound
 from pyspec.engine.statistics import AnswerStatistics, Tally, plain_decode
 
 ROW_MS, FOUR_MS, ROUNDS = 10.0, 20.0, 10
@@ -41,7 +41,7 @@ def test_a_slow_machine_is_slow_for_plain_decoding_too(slow):
 def test_plain_decoding_takes_time_beside_decodes_too():
     policy = FixedPolicy(0, CostCurve.prior())
     for _ in range(32):
-        policy.watch(1, ROW_MS, ROW_MS + 1.0, 30)
+        policy.watch(PlainRound(1, ROW_MS, ROW_MS + 1.0, 30))
     said = reported(policy, 32 * (ROW_MS + 1.0), Tally(32))["times_plain"]
     assert said == pytest.approx(1.0, abs=0.01)
 
