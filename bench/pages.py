@@ -68,7 +68,7 @@ rules = partial(read, kind=QualityResults, names="*/quality.json")
 
 STORED: dict[str, type[Made]] = {
     **dict.fromkeys(("attention", "attention-avx2", "attention-avx512"), Attention), "batch": BatchResults,
-    **dict.fromkeys(("everyday", "everyday-alike"), Everyday), "long": Long, "pool": PoolResults,
+    **dict.fromkeys(("everyday", "everyday-alike", "everyday-epyc"), Everyday), "long": Long, "pool": PoolResults,
     "returning": Returning, "serve": ServeResults,
 }  # fmt: skip
 """The kinds of other results, by folder."""
