@@ -199,12 +199,13 @@ class Loop:
                 run.tally.forced += seen.n_accepted
             seqs.append(SeqOutcome(run.seq, 0, 0) if by_grammar else seen)
         end, depth = perf_counter(), max([place.depth for place in places])
-        if outcome is not None and (outcome.draft_steps or any(lengths)):
+        read = _read(runs, fills)
+        if outcome is not None and (outcome.draft_steps or any(lengths) or read):
             outcome.seqs, outcome.t_verify, outcome.depth = seqs, t_verify, depth
             outcome.t_round = 1e3 * (end - start)
-            outcome.verify_rows = len(runs) + sum(lengths) + _read(runs, fills)
+            outcome.verify_rows = len(runs) + sum(lengths) + read
             policy.observe(outcome)
-        elif not any(forced) and not _read(runs, fills):  # else its time is not that of plain rows
+        elif not any(forced) and not read:  # else its time is not that of plain rows
             plain = PlainRound(len(runs), t_verify, 1e3 * (end - before), depth)
             policy.watch(plain, seqs)
         return steps

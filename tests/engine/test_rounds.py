@@ -181,17 +181,11 @@ def test_what_drafts_take_before_a_decode_is_no_time_of_a_plain_round(
     open_llama, tiny_target, monkeypatch
 ):
     """By a clock that goes only while something is proposed: plain decoding would not ask."""
-    now = [0.0]
-    monkeypatch.setattr(round_, "perf_counter", lambda: now[0])
-
-    def write(*_):
-        now[0] += 1.0
-        return ()
-
-    policy = Diary(4)
-    llm = open_llama(tiny_target, draft=Scripted(write))
+    policy, asked = Diary(4), []
+    monkeypatch.setattr(round_, "perf_counter", lambda: float(len(asked)))
+    llm = open_llama(tiny_target, draft=Scripted(lambda *_: asked.append(1) or ()))
     list(llm.steps(PROMPT, GREEDY, max_tokens=10, policy=policy))
-    assert now[0] > 0.0
+    assert asked
     assert {seen.t_round for seen, _ in policy.rounds} == {0.0}
 
 
@@ -219,3 +213,17 @@ def test_prompt_rows_beside_an_answer_count_as_rows_of_the_verify(tiny_target):
         policy = Cautious()
         contexts.loop.round([answering], policy, reading=[(reading, 5)])
     assert [outcome.verify_rows for outcome in policy.outcomes] == [len(PROMPT) + 1 + 5]
+
+
+def test_a_draft_left_out_beside_prompt_rows_teaches_what_became_of_it(tiny_target):
+    models = Models(str(tiny_target), "lookup", "none", n_threads=1, n_threads_batch=1)
+    with closing(models), closing(Contexts(models, 4, 128, CELLS)) as contexts:
+        runs = [Run(seq, list(PROMPT) * 3, Gate(Strict(), False), 20) for seq in (0, 1)]
+        for run in runs:
+            contexts.loop.begin(run)
+        runs[0].tally.rounds = 1  # its first round would not draft
+        policy = Diary(4)
+        policy.choose = lambda drafts: [0] * len(drafts)
+        contexts.loop.round(runs[:1], policy, reading=[(runs[1], 5)])
+    assert policy.rounds == []
+    assert [outcome.seqs[0].next_match for outcome in policy.outcomes] == [False]
