@@ -28,7 +28,7 @@ class Length(NamedTuple):
 
 def parse_length(text: str) -> Length:
     """Parse `fixed:K` (0..63), `companion` or `auto`; raises OptionError otherwise."""
-    name, colon, value = str(text).strip().lower().partition(":")
+    name, colon, value = text.strip().lower().partition(":") if isinstance(text, str) else ("",) * 3
     if name in ("companion", "auto") and not colon:
         return Length(name)
     if name == "fixed" and value in map(str, range(MAX_FIXED + 1)):
