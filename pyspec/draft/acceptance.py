@@ -57,8 +57,7 @@ _RATE, _FORGET, _WEIGHT_MAX = 0.15, 0.995, 20.0  # of the companion's model
 
 def draft_bins(draft: Draft) -> list[int]:
     """The table bins of a draft's tokens, up to the first value that is no probability."""
-    known = takewhile(lambda p: 0.0 <= p <= 1.0, draft.p[: draft.n])
-    return [table_bin(p) for p in known]
+    return [table_bin(p) for p in takewhile(lambda p: 0.0 <= p <= 1.0, draft.p[: draft.n])]
 
 
 def companion_features(draft: Draft, n: int) -> list[Features] | None:

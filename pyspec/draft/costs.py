@@ -201,9 +201,7 @@ class RowTimes:
 
     def _base(self, depth: int, rows: int) -> float:
         """T0 of so many rows at this depth of the context."""
-        low, high, weight = self._around(depth)
-        found = extended(low, rows)
-        return found if low is high else found + weight * (extended(high, rows) - found)
+        return between(*self._around(depth), rows)
 
     def _around(self, depth: int) -> tuple[Sequence[float], Sequence[float], float]:
         """T0 on both sides of a depth, and how far it lies from the first to the second."""
@@ -215,9 +213,9 @@ class RowTimes:
 
     def _build(self, rows: int) -> None:
         self._waiting = 0
-        keys, depth = _keys(rows), self._step * _DEPTH_STEP
+        keys, around = _keys(rows), self._around(self._step * _DEPTH_STEP)
         factors = {key: self.scale * self._factor(key) for key in {*keys}}
-        self._table = [factors[key] * self._base(depth, n) for n, key in enumerate(keys)]
+        self._table = [factors[key] * between(*around, n) for n, key in enumerate(keys)]
 
 
 def _key(rows: int) -> int:
@@ -251,6 +249,12 @@ def extended(base: Sequence[float], rows: int) -> float:
         return base[rows]
     half = last // 2
     return base[last] + (rows - last) * max(0.0, base[last] - base[half]) / (last - half)
+
+
+def between(low: Sequence[float], high: Sequence[float], weight: float, rows: int) -> float:
+    """The time of so many rows on a curve that lies so far from one to the other."""
+    found = extended(low, rows)
+    return found if low is high else found + weight * (extended(high, rows) - found)
 
 
 class CostCurve:

@@ -12,7 +12,7 @@ import msgspec
 
 from pyspec.draft.acceptance import Acceptance, Calibration, LookupEstimator
 from pyspec.draft.costs import CostCurve, RowTimes
-from pyspec.draft.simple import WATCHED, LengthPolicy, PlainRound, clean_times
+from pyspec.draft.simple import WATCHED, LengthPolicy, PlainRound
 from pyspec.draft.stopping import (
     Forecast,
     allocate,
@@ -151,11 +151,9 @@ class GoodputPolicy(LengthPolicy):
         """Learn acceptance, costs, and whether draft and companion gain."""
         if not outcome.seqs:
             return
-        self.catch_up()
-        clean_times(outcome)
         if not self._planned:  # the loop did not call `plan`
             self._read_costs(len(outcome.seqs), outcome.depth)
-        self.curve.observe(outcome)
+        super().observe(outcome)
         self._learn_acceptance(outcome.seqs)
         self._learn_gains(outcome)
         self._forget_round()

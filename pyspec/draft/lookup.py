@@ -152,8 +152,7 @@ class Memory:
     def texts_of(self, owner: str) -> TextIndex:
         """An owner's texts; others go to make room. A text that is under way keeps the index that it began with.
 
-        Args:
-            owner: Any name; "" owns texts without a named owner.
+        owner: any name; "" owns texts without a named owner.
         """
         self.count(owner)
         if self._counted.get(owner, 0) >= self._tokens:
